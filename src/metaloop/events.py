@@ -1,0 +1,227 @@
+"""Every fact there is, one frozen class each, in the past tense; and the codec that writes and reads them.
+
+An event is complete in itself and readable for ever: a field is added with a default and never renamed, a new meaning
+is a new fact. The rows they stand in (`Entry`) add the place in the ledger and the time.
+"""
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from metaloop import values
+from metaloop.terms import Bounds, Host, Terms
+from metaloop.values import Decision, Proposal, Result, Score, Usage
+
+Role: TypeAlias = Literal["baseline", "search", "directed"]
+Stage: TypeAlias = Literal["propose", "measure"]
+Why: TypeAlias = Literal[
+    "max_iterations",
+    "wall_clock",
+    "no_improvement",
+    "failure_rate",
+    "exhausted",
+    "target",
+    "stopped",
+    "prepare_failed",
+    "baseline_failed",
+    "faulted",
+    "directed",
+]
+
+
+class Event(msgspec.Struct, frozen=True, tag_field="fact"):
+    """A fact. Subclasses are tagged with their own name."""
+
+
+class StudyOpened(Event, tag="StudyOpened"):
+    """A study began, on these terms."""
+
+    terms: Terms
+
+
+class Resumed(Event, tag="Resumed"):
+    """A controller took the lease: at the first start and at every later one.
+
+    `mode` is `run`, or `one` for a controller that only carries out what was directed. `rung`: what isolates trials.
+    """
+
+    bounds: Bounds
+    host: Host
+    version: str
+    rung: str
+    config: str
+    mode: Literal["run", "one"] = "run"
+
+
+class RoundOpened(Event, tag="RoundOpened"):
+    """Round `round` began; it thinks from what stood in the ledger up to place `seen`."""
+
+    round: int
+    role: Role
+    seen: int
+
+
+class Asked(Event, tag="Asked"):
+    """The intent to ask: digests of the prompts that the flow of `stage` yielded as its `index`-th ask."""
+
+    round: int
+    stage: Stage
+    index: int
+    prompts: tuple[str, ...]
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """What came back for one prompt; `text` is None where nothing did, and `problem` says why."""
+
+    text: str | None
+    finish: str = "stop"
+    model: str = ""
+    usage: Usage = Usage()
+    problem: str = ""
+
+
+class Replied(Event, tag="Replied"):
+    """Member `member` of an ask was answered."""
+
+    round: int
+    stage: Stage
+    index: int
+    member: int
+    reply: Reply
+
+
+class Proposed(Event, tag="Proposed"):
+    """A trial exists."""
+
+    round: int
+    trial: int
+    proposal: Proposal
+
+
+class Refused(Event, tag="Refused"):
+    """A proposal broke the contract: it took a trial's number, and never ran."""
+
+    round: int
+    trial: int
+    proposal: Proposal
+    refusal: values.Refused
+
+
+class RunsAsked(Event, tag="RunsAsked"):
+    """The intent to run `trial` again under these run numbers, for round `round`. Run 0 is the first look."""
+
+    round: int
+    trial: int
+    runs: tuple[int, ...]
+
+
+class Started(Event, tag="Started"):
+    """A process exists, blocked: it runs only after this is durable. `handle` finds it again after a crash."""
+
+    trial: int
+    run: int
+    attempt: int
+    lane: int
+    handle: str
+
+
+class Finished(Event, tag="Finished"):
+    """An attempt ended and nothing of it lives. `exit` is None where there was no exit status.
+
+    `output` is the SHA-256 of what it wrote: stdout, stderr and the metrics file, each where there was one.
+    """
+
+    trial: int
+    run: int
+    attempt: int
+    result: Result
+    exit: int | None = None
+    output: dict[str, str] = {}
+
+
+class Measured(Event, tag="Measured"):
+    """One score a trial, in slot order; None where there is nothing to score."""
+
+    round: int
+    scores: tuple[Score | None, ...]
+
+
+class Decided(Event, tag="Decided"):
+    """The round is over."""
+
+    round: int
+    decision: Decision
+
+
+class Faulted(Event, tag="Faulted"):
+    """The round's thinking broke: a flow raised, or asked something else than it had asked before. It starts again."""
+
+    round: int
+    stage: Stage
+    reason: str
+
+
+class Directed(Event, tag="Directed"):
+    """A person (or later a director) asked for something from outside. `try` carries a change to run as it is."""
+
+    request: str
+    op: Literal["stop", "pause", "resume", "try"]
+    by: str
+    why: str = ""
+    change: values.Change | None = None
+
+
+class Alerted(Event, tag="Alerted"):
+    """Something a person should know and nothing waits for."""
+
+    text: str
+
+
+class StudyClosed(Event, tag="StudyClosed"):
+    """The study ended: `reason` for programs, `why` for people."""
+
+    reason: Why
+    why: str
+
+
+Fact: TypeAlias = (
+    StudyOpened
+    | Resumed
+    | RoundOpened
+    | Asked
+    | Replied
+    | Proposed
+    | Refused
+    | RunsAsked
+    | Started
+    | Finished
+    | Measured
+    | Decided
+    | Faulted
+    | Directed
+    | Alerted
+    | StudyClosed
+)
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A fact where it stands: `place` counts from 1, `at` is study seconds (time a lease was held), `unix` for display."""
+
+    place: int
+    at: float
+    unix: float
+    event: Fact
+
+
+_encoder = msgspec.json.Encoder(order="deterministic")
+_decoder = msgspec.json.Decoder(Fact)
+
+
+def encode(event: Event) -> bytes:
+    """The JSON body of a ledger row: the same bytes for the same event, and strict JSON (no NaN)."""
+    return _encoder.encode(event)
+
+
+def decode(body: bytes | str) -> Fact:
+    """Raises msgspec.ValidationError for what no version of this program wrote."""
+    return _decoder.decode(body)

@@ -1,0 +1,115 @@
+"""Thought as a generator: it yields asks, is sent replies, and returns a conclusion.
+
+A flow does nothing to the world. The same study and the same replies give the same asks and the same conclusion, which
+is what lets a resumed study think again what it had thought.
+"""
+
+from collections.abc import Generator, Sequence
+from typing import TypeAlias, TypeVar
+
+import msgspec
+
+from metaloop.events import Reply
+from metaloop.values import Result, canonical, digest
+
+T = TypeVar("T")
+
+
+class Message(msgspec.Struct, frozen=True):
+    role: str
+    text: str
+
+
+class Prompt(msgspec.Struct, frozen=True):
+    """A question to the model that plays `role`. `schema`: a JSON schema that the reply has to satisfy."""
+
+    role: str
+    messages: tuple[Message, ...]
+    schema: dict[str, object] | None = None
+
+    def digest(self) -> str:
+        return digest(canonical(self))[:16]
+
+
+class Runs(msgspec.Struct, frozen=True):
+    """More measurements of `trial`, under these run numbers; answered with their results, in this order."""
+
+    trial: int
+    runs: tuple[int, ...]
+
+
+Ask: TypeAlias = Prompt | tuple[Prompt, ...] | Runs
+Answer: TypeAlias = Reply | tuple[Reply, ...] | tuple[Result, ...]
+Flow: TypeAlias = Generator[Ask, Answer, T]
+
+
+def prompts(ask: Prompt | tuple[Prompt, ...]) -> tuple[Prompt, ...]:
+    """An ask as a tuple, whichever way it was put."""
+    return (ask,) if isinstance(ask, Prompt) else ask
+
+
+def conclude(value: T) -> Flow[T]:
+    """The flow that knows the answer already."""
+    return value
+    yield  # pragma: no cover  (makes this a generator)
+
+
+class Concluded(msgspec.Struct, frozen=True):
+    """The flow returned."""
+
+    value: object
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """The flow wants to know this, as its `index`-th ask. `missing`: members not yet answered; None: not even asked."""
+
+    ask: Ask
+    index: int
+    missing: tuple[int, ...] | None
+
+
+class Differs(msgspec.Struct, frozen=True):
+    """The flow asks something else than it had asked."""
+
+    reason: str
+
+
+class Exchange(msgspec.Struct):
+    """One ask of the past as the ledger knows it: digests of prompts, or the runs; and what was answered so far."""
+
+    asked: tuple[str, ...] | Runs
+    answers: list[Reply | Result | None]
+
+    def missing(self) -> tuple[int, ...]:
+        return tuple(i for i, answer in enumerate(self.answers) if answer is None)
+
+
+def replay(flow: Flow[T], past: Sequence[Exchange]) -> Concluded | Waiting | Differs:
+    """Drives `flow` through the recorded exchanges until it concludes or wants something that is not recorded."""
+    used = 0
+    try:
+        ask = next(flow)
+        for exchange in past:
+            if identity(ask) != exchange.asked:
+                return Differs(f"ask {used} was {exchange.asked!r} and is now {identity(ask)!r}")
+            if missing := exchange.missing():
+                return Waiting(ask, used, missing)
+            used += 1
+            ask = flow.send(_answer(ask, exchange.answers))
+        return Waiting(ask, used, None)
+    except StopIteration as stop:
+        if used < len(past):
+            return Differs(f"it concluded after {used} asks and had made {len(past)}")
+        return Concluded(stop.value)
+
+
+def identity(ask: Ask) -> tuple[str, ...] | Runs:
+    """What an ask is known by in the ledger."""
+    return ask if isinstance(ask, Runs) else tuple(prompt.digest() for prompt in prompts(ask))
+
+
+def _answer(ask: Ask, answers: Sequence[Reply | Result | None]) -> Answer:
+    if isinstance(ask, Prompt):
+        assert isinstance(answers[0], Reply)
+        return answers[0]
+    return tuple(answers)  # type: ignore[return-value]  # complete, by missing() above

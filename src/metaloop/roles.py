@@ -1,0 +1,168 @@
+"""Every seam: what others implement, as callables where one will do and as ports where the world is touched.
+
+Thought (`Propose`, `Measure`, `Decide`, `Enough`, `Read`) takes values and returns values or flows. Ports (`Executor`,
+`Model`, `Ledger`) do, and decide nothing. A double and a conformance suite for each stand in `testing.py`.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal, Protocol, TypeAlias
+
+import msgspec
+
+from metaloop.events import Entry, Event, Reply, Why
+from metaloop.flow import Flow, Prompt
+from metaloop.study import Round, Study, View
+from metaloop.terms import Limits
+from metaloop.values import Decision, Failed, Proposal, Ran, Score
+
+# ---- thought ---------------------------------------------------------------------------------------------------------
+
+Propose: TypeAlias = Callable[[View], Flow[Sequence[Proposal]]]
+"""Proposes a round. Empty: nothing is left that is worth trying. Proposals are checked against the space by others."""
+
+Measure: TypeAlias = Callable[[View, Sequence["Measurement"]], Flow[tuple[Score | None, ...]]]
+"""Scores a round's trials, in slot order, from their settled runs; may ask for more `Runs` of the same candidates."""
+
+Decide: TypeAlias = Callable[[Study, Round], Decision]
+"""What is kept and crowned, and why, in words a person would accept."""
+
+Read: TypeAlias = Callable[["Outcome"], "Ran | Failed"]
+"""What a process left behind, as a result. Strict: a number that is not finite and plain is no number."""
+
+
+class Measurement(msgspec.Struct, frozen=True):
+    """A trial of the round that is to be scored, with the results of the runs that settled so far, by run number."""
+
+    trial: int
+    results: tuple[object, ...]
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """A reason to stop: `reason` for programs, `why` for people."""
+
+    reason: Why
+    why: str
+
+
+class Thought(msgspec.Struct, frozen=True):
+    """All that a study thinks with: put together once, for running, resuming and auditing alike."""
+
+    propose: Propose
+    measure: Measure
+    decide: Decide
+    read: Read
+
+
+# ---- jobs ------------------------------------------------------------------------------------------------------------
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One command of a job. `name` is `train`, `evaluate` or `prepare`; seconds of wall clock it may take."""
+
+    name: str
+    argv: tuple[str, ...]
+    timeout_s: float
+
+
+class Job(msgspec.Struct, frozen=True):
+    """One attempt of one run: steps in order, each a fresh process tree; the first that fails is the last.
+
+    `dir` does not exist yet: it becomes the attempt's own folder (stdout and stderr of each step, HOME, TMPDIR,
+    metrics, progress). `nonce` is never used twice. `env` is all the environment there is: nothing is inherited.
+    """
+
+    nonce: str
+    lane: int
+    dir: str
+    cwd: str
+    env: dict[str, str]
+    steps: tuple[Step, ...]
+    limits: Limits = Limits()
+    grace_s: float = 0.0
+
+
+class StepOutcome(msgspec.Struct, frozen=True):
+    """How one step ended. `limit` names the limit that ended it: wall, output, memory, processes, stopped.
+
+    `stdout` and `stderr` are decoded with replacement and bounded: the head and the tail are kept.
+    """
+
+    name: str
+    exit: int | None
+    signal: int | None
+    limit: str | None
+    seconds: float
+    stdout: str
+    stderr: str
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """All that is left of an attempt once nothing of it lives. `metrics`: the text of the metrics file, None without one.
+
+    `metrics_problem` says why a metrics file that exists was not read (no regular file, too big).
+    `output`: SHA-256 of stdout, stderr and metrics, by file name.
+    """
+
+    steps: tuple[StepOutcome, ...]
+    metrics: str | None = None
+    metrics_problem: str = ""
+    output: dict[str, str] = {}
+
+
+class Running(msgspec.Struct, frozen=True):
+    """It runs; or it waits at its gate (`blocked`) and runs once released."""
+
+    blocked: bool = False
+
+
+class Gone(msgspec.Struct, frozen=True):
+    """Nothing of it runs, there is no outcome, and there never will be."""
+
+
+class Executor(Protocol):
+    """Starts jobs, finds them again by handle, and ends them. A handle is text and survives a restart of ours.
+
+    All of it is idempotent. `start` raises `errors.Refusal` when it will not start the job; then nothing of it exists.
+    """
+
+    async def start(self, job: Job) -> str:
+        """The process exists and is blocked: it runs only after `release`, and never if we die before."""
+        ...
+
+    async def release(self, handle: str) -> None: ...
+
+    async def look(self, handle: str) -> Running | Outcome | Gone:
+        """Where the job is now. An outcome is given again as often as it is asked for."""
+        ...
+
+    async def wait(self, handle: str) -> Outcome | Gone:
+        """Until the job is over and its whole tree is dead."""
+        ...
+
+    async def stop(self, handle: str) -> Outcome | Gone:
+        """Ends the whole tree now; its outcome names the limit `stopped`, unless it was over before."""
+        ...
+
+    async def close(self, *, keep: bool = False) -> None:
+        """Lets go. Unless `keep`, whatever still runs is ended."""
+        ...
+
+
+# ---- the rest of the world -------------------------------------------------------------------------------------------
+
+
+class Model(Protocol):
+    """Answers a prompt. Retries, deadlines and rate limits are its own affair; it returns, it does not raise."""
+
+    async def complete(self, prompt: Prompt) -> Reply: ...
+
+
+class Ledger(Protocol):
+    """The log. `append` is atomic and durable: all of it or nothing, and when it returns, it stays."""
+
+    def append(self, at: float, *events: Event) -> Sequence[Entry]: ...
+
+    def read(self, after: int = 0, upto: int | None = None) -> Iterator[Entry]: ...
+
+
+Verbosity: TypeAlias = Literal["all", "kept", "none"]

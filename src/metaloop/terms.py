@@ -1,0 +1,79 @@
+"""What a study is (`Terms`, fixed for its life) and how far it may go (`Bounds`, which a resumed study may change)."""
+
+from typing import Literal, TypeAlias
+
+from metaloop.values import Objective, Scalar, Space, Value
+
+Order: TypeAlias = Literal["free", "strict"]
+
+
+class Baseline(Value):
+    """What everything is compared with: the script's defaults, given parameters, another command, or nothing.
+
+    `script` falls back to the middle of the space when the script does not run without parameters.
+    """
+
+    kind: Literal["script", "params", "cmd", "none"] = "script"
+    params: dict[str, Scalar] = {}
+    cmd: tuple[str, ...] = ()
+    repeats: int = 3
+
+
+class Terms(Value):
+    """The identity of a study. Change one of these and it is another study; paths are relative to the study's file."""
+
+    name: str
+    objective: Objective
+    train: tuple[str, ...]
+    policy: str
+    space: Space
+    knobs: dict[str, Scalar] = {}
+    start: tuple[dict[str, Scalar], ...] = ()
+    seed: int = 0
+    evaluate: tuple[str, ...] = ()
+    prepare: tuple[str, ...] = ()
+    workdir: str = "."
+    env: dict[str, str] = {}
+    env_allow: tuple[str, ...] = ()
+    baseline: Baseline = Baseline()
+    rule: Literal["strict"] = "strict"
+    order: Order = "free"
+    window: int = 4
+    same_host: bool = False
+    fingerprint: str = ""
+    frozen: dict[str, str] = {}
+
+
+class Limits(Value):
+    """What one trial's whole process tree may use. Bytes, counts; None where there is no limit."""
+
+    memory: int | None = None
+    processes: int | None = 512
+    output: int = 10 << 20
+    files: int | None = 1024
+
+
+class Bounds(Value):
+    """Budgets and guards of the whole study, absolute: a resumed study with the same bounds has nothing left to do.
+
+    Seconds of wall clock count while a controller holds the study's lease.
+    """
+
+    max_iterations: int = 100
+    max_wall_time_s: float = 28800.0
+    no_improve_limit: int = 15
+    failure_rate_limit: float = 0.85
+    failure_window: int = 8
+    lanes: int = 1
+    timeout_s: float = 3600.0
+    prepare_timeout_s: float = 3600.0
+    limits: Limits = Limits()
+
+
+class Host(Value):
+    """Where a controller ran. `fingerprint`: SHA-256 of operating system, kernel and CPU or GPU name, shortened to 16."""
+
+    fingerprint: str
+    os: str = ""
+    kernel: str = ""
+    processor: str = ""

@@ -1,0 +1,270 @@
+"""The nouns: objectives, spaces, changes, results. Frozen, and knowing nothing of disk, clock or process.
+
+Every value here may stand in a ledger, so fields are only ever added, with a default, and never renamed.
+"""
+
+import hashlib
+import math
+from collections.abc import Mapping
+from typing import Literal, TypeAlias
+
+import msgspec
+
+Scalar: TypeAlias = bool | int | float | str
+Direction: TypeAlias = Literal["max", "min"]
+FailureKind: TypeAlias = Literal["build", "evaluation", "hypothesis", "cheating", "limit", "metric", "lost"]
+
+
+class Value(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
+    """What all of these are: immutable, compared by content, and readable when a later version wrote more fields."""
+
+
+# ---- what is wanted --------------------------------------------------------------------------------------------------
+
+
+class Objective(Value):
+    """One metric and the direction in which it gets better. `target` ends the study, `ceiling` is the best possible."""
+
+    metric: str
+    direction: Direction
+    target: float | None = None
+    ceiling: float | None = None
+    plausible: tuple[float, float] | None = None
+
+    def gain(self, new: float, old: float) -> float:
+        """How much better `new` is: positive is better, whatever the direction."""
+        return new - old if self.direction == "max" else old - new
+
+    def better(self, new: float, old: float) -> bool:
+        """Strictly better; a tie is not progress."""
+        return self.gain(new, old) > 0
+
+    def reached(self, value: float) -> bool:
+        """Whether `value` is at the target or beyond it. Never, without a target."""
+        return self.target is not None and self.gain(value, self.target) >= 0
+
+
+# ---- what may be tried -----------------------------------------------------------------------------------------------
+
+
+class Choices(Value, tag="choices"):
+    """One of the values listed, in their order. Values keep their types: 1, 1.0 and true are three values."""
+
+    values: tuple[Scalar, ...]
+
+    def size(self) -> int:
+        return len(self.values)
+
+    def accept(self, value: Scalar) -> Scalar | None:
+        """The listed value that is meant (3 for 3.0 in a list of ints), or None. Never the nearest."""
+        same = (v for v in self.values if type(v) is type(value) and v == value)
+        alike = (v for v in self.values if number(v) and number(value) and v == value)
+        return next(same, next(alike, None))
+
+    def middle(self) -> Scalar:
+        return self.values[(len(self.values) - 1) // 2]
+
+    def grid(self) -> tuple[Scalar, ...]:
+        return self.values
+
+
+class Range(Value, tag="range"):
+    """Numbers from `low` to `high`, both included; whole ones if `whole`; multiples of `step` above `low` if given."""
+
+    low: float
+    high: float
+    log: bool = False
+    step: float | None = None
+    whole: bool = False
+
+    def size(self) -> int | None:
+        """How many points there are; None for a continuum."""
+        if self.step is None and not self.whole:
+            return None
+        return int(math.floor((self.high - self.low) / (self.step or 1) + 1e-9)) + 1
+
+    def accept(self, value: Scalar) -> Scalar | None:
+        """`value` as this range holds it (an int, or a float), or None if it lies outside or between steps."""
+        if not number(value) or not math.isfinite(value) or not self.low <= value <= self.high:
+            return None
+        if self.whole and value != int(value):
+            return None
+        if self.step is not None:
+            nearest = self.low + round((value - self.low) / self.step) * self.step
+            if not math.isclose(value, nearest, rel_tol=1e-9, abs_tol=1e-12):
+                return None
+        return int(value) if self.whole else float(value)
+
+    def at(self, fraction: float) -> Scalar:
+        """The point at `fraction` (0 <= f < 1) of the way up, each point (or unit of length, or of log) as likely."""
+        if (count := self.size()) is not None and not self.log:
+            return self.nth(int(fraction * count))
+        if not self.log:
+            return min(self.high, self.low + fraction * (self.high - self.low))
+        low, high = (self.low, self.high) if not self.whole else (self.low - 0.5, self.high + 0.5)
+        value = math.exp(math.log(low) + fraction * (math.log(high) - math.log(low)))
+        value = min(self.high, max(self.low, value))
+        if count is None:
+            return value
+        return self.nth(min(count - 1, round((value - self.low) / (self.step or 1))))
+
+    def nth(self, index: int) -> Scalar:
+        """Point number `index` of a range that has a size."""
+        value = self.low + index * (self.step or 1)
+        return int(value) if self.whole else float(min(value, self.high))
+
+    def middle(self) -> Scalar:
+        return self.at(0.5)
+
+    def grid(self) -> tuple[Scalar, ...] | None:
+        """All points in order; None for a continuum, which no grid can walk."""
+        return None if (count := self.size()) is None else tuple(self.nth(i) for i in range(count))
+
+
+Domain: TypeAlias = Choices | Range
+Space: TypeAlias = dict[str, Domain]
+
+
+def number(value: object) -> bool:
+    """An int or a float; a bool is not a number here."""
+    return type(value) is int or type(value) is float
+
+
+def size(space: Mapping[str, Domain]) -> int | None:
+    """The number of points in the whole space; None where a continuum is among its ranges."""
+    sizes = [domain.size() for domain in space.values()]
+    return None if None in sizes else math.prod(s for s in sizes if s is not None)
+
+
+def middle(space: Mapping[str, Domain]) -> dict[str, Scalar]:
+    """The point in the middle of every range: what is measured where a script has no defaults of its own."""
+    return {name: domain.middle() for name, domain in space.items()}
+
+
+def accept(space: Mapping[str, Domain], values: Mapping[str, Scalar]) -> dict[str, Scalar] | str:
+    """`values` as the space holds them, in the space's order, or a sentence that says what is wrong with them."""
+    for name in values:
+        if name not in space:
+            return f"parameter {name!r} is not in the space; it has {', '.join(map(repr, space))}"
+    held: dict[str, Scalar] = {}
+    for name, domain in space.items():
+        if name not in values:
+            return f"parameter {name!r} is missing"
+        value = domain.accept(values[name])
+        if value is None:
+            return f"{name} = {values[name]!r} is outside {describe(domain)}"
+        held[name] = value
+    return held
+
+
+def describe(domain: Domain) -> str:
+    """A domain in a few words, for messages."""
+    if isinstance(domain, Choices):
+        return "the choices " + ", ".join(map(repr, domain.values))
+    kind = ("whole numbers " if domain.whole else "") + f"{domain.low:g} to {domain.high:g}"
+    return kind + (f" in steps of {domain.step:g}" if domain.step else "")
+
+
+# ---- what is proposed ------------------------------------------------------------------------------------------------
+
+
+class Params(Value, tag="params"):
+    """A change of parameters: the whole set of values, not a difference. Empty: the script's own defaults."""
+
+    values: dict[str, Scalar]
+
+    def key(self) -> str:
+        """The content hash that says whether two candidates are the same one."""
+        return hashlib.sha256(canonical(self.values)).hexdigest()[:16]
+
+
+Change: TypeAlias = Params
+
+
+class Proposal(Value):
+    """A change, where it grew from, who made it and why. `fallback` says why somebody else than asked for made it."""
+
+    change: Change
+    by: str
+    why: str = ""
+    parent: int | None = None
+    fallback: str = ""
+
+
+def canonical(value: object) -> bytes:
+    """JSON with sorted keys: the same bytes for the same content, always."""
+    return msgspec.json.encode(value, order="sorted")
+
+
+def digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+# ---- what came of it -------------------------------------------------------------------------------------------------
+
+
+class Ran(Value, tag="ran"):
+    """The run ended well: every finite metric it reported, by name, and its seconds of wall clock."""
+
+    metrics: dict[str, float]
+    seconds: float = 0.0
+    warnings: tuple[str, ...] = ()
+
+
+class Failed(Value, tag="failed"):
+    """The run gave no score. There is no number here on purpose. `tail`: the end of what it wrote to stderr."""
+
+    kind: FailureKind
+    reason: str
+    seconds: float = 0.0
+    tail: str = ""
+
+
+class Pruned(Value, tag="pruned"):
+    """Ended early because it could not win. Not a failure."""
+
+    reason: str
+    seconds: float = 0.0
+
+
+class Stopped(Value, tag="stopped"):
+    """Ended by us: an interrupt (it runs again on resume), a guard, or a person."""
+
+    by: Literal["interrupt", "guard", "person"]
+    reason: str
+    seconds: float = 0.0
+
+
+class Refused(Value, tag="refused"):
+    """Never ran: the proposal broke the contract. `code` is stable and for programs, `reason` is for people."""
+
+    code: str
+    reason: str
+
+
+Result: TypeAlias = Ran | Failed | Pruned | Stopped | Refused
+
+
+class Score(Value):
+    """What a trial is worth: the mean of the objective over its runs, in its unit; `sd` is None for a single run."""
+
+    value: float
+    runs: int = 1
+    sd: float | None = None
+
+
+class Decision(Value):
+    """What a round came to: the trials that stay, the one that wears the crown now, and why, in plain words."""
+
+    kept: tuple[int, ...]
+    crowned: int | None
+    why: str
+
+
+class Usage(Value):
+    """What a model's reply cost. `usd` is None where the price is not known."""
+
+    seconds: float = 0.0
+    tokens_in: int = 0
+    tokens_out: int = 0
+    usd: float | None = None
