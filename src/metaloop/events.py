@@ -33,13 +33,13 @@ class Event(msgspec.Struct, frozen=True, tag_field="fact"):
     """A fact. Subclasses are tagged with their own name."""
 
 
-class StudyOpened(Event, tag="StudyOpened"):
+class StudyOpened(Event, frozen=True, tag="StudyOpened"):
     """A study began, on these terms."""
 
     terms: Terms
 
 
-class Resumed(Event, tag="Resumed"):
+class Resumed(Event, frozen=True, tag="Resumed"):
     """A controller took the lease: at the first start and at every later one.
 
     `mode` is `run`, or `one` for a controller that only carries out what was directed. `rung`: what isolates trials.
@@ -53,7 +53,7 @@ class Resumed(Event, tag="Resumed"):
     mode: Literal["run", "one"] = "run"
 
 
-class RoundOpened(Event, tag="RoundOpened"):
+class RoundOpened(Event, frozen=True, tag="RoundOpened"):
     """Round `round` began; it thinks from what stood in the ledger up to place `seen`."""
 
     round: int
@@ -61,7 +61,7 @@ class RoundOpened(Event, tag="RoundOpened"):
     seen: int
 
 
-class Asked(Event, tag="Asked"):
+class Asked(Event, frozen=True, tag="Asked"):
     """The intent to ask: digests of the prompts that the flow of `stage` yielded as its `index`-th ask."""
 
     round: int
@@ -80,7 +80,7 @@ class Reply(msgspec.Struct, frozen=True):
     problem: str = ""
 
 
-class Replied(Event, tag="Replied"):
+class Replied(Event, frozen=True, tag="Replied"):
     """Member `member` of an ask was answered."""
 
     round: int
@@ -90,7 +90,7 @@ class Replied(Event, tag="Replied"):
     reply: Reply
 
 
-class Proposed(Event, tag="Proposed"):
+class Proposed(Event, frozen=True, tag="Proposed"):
     """A trial exists."""
 
     round: int
@@ -98,7 +98,7 @@ class Proposed(Event, tag="Proposed"):
     proposal: Proposal
 
 
-class Refused(Event, tag="Refused"):
+class Refused(Event, frozen=True, tag="Refused"):
     """A proposal broke the contract: it took a trial's number, and never ran."""
 
     round: int
@@ -107,7 +107,7 @@ class Refused(Event, tag="Refused"):
     refusal: values.Refused
 
 
-class RunsAsked(Event, tag="RunsAsked"):
+class RunsAsked(Event, frozen=True, tag="RunsAsked"):
     """The intent to run `trial` again under these run numbers, for round `round`. Run 0 is the first look."""
 
     round: int
@@ -115,7 +115,7 @@ class RunsAsked(Event, tag="RunsAsked"):
     runs: tuple[int, ...]
 
 
-class Started(Event, tag="Started"):
+class Started(Event, frozen=True, tag="Started"):
     """A process exists, blocked: it runs only after this is durable. `handle` finds it again after a crash."""
 
     trial: int
@@ -125,7 +125,7 @@ class Started(Event, tag="Started"):
     handle: str
 
 
-class Finished(Event, tag="Finished"):
+class Finished(Event, frozen=True, tag="Finished"):
     """An attempt ended and nothing of it lives. `exit` is None where there was no exit status.
 
     `output` is the SHA-256 of what it wrote: stdout, stderr and the metrics file, each where there was one.
@@ -139,21 +139,21 @@ class Finished(Event, tag="Finished"):
     output: dict[str, str] = {}
 
 
-class Measured(Event, tag="Measured"):
+class Measured(Event, frozen=True, tag="Measured"):
     """One score a trial, in slot order; None where there is nothing to score."""
 
     round: int
     scores: tuple[Score | None, ...]
 
 
-class Decided(Event, tag="Decided"):
+class Decided(Event, frozen=True, tag="Decided"):
     """The round is over."""
 
     round: int
     decision: Decision
 
 
-class Faulted(Event, tag="Faulted"):
+class Faulted(Event, frozen=True, tag="Faulted"):
     """The round's thinking broke: a flow raised, or asked something else than it had asked before. It starts again."""
 
     round: int
@@ -161,7 +161,7 @@ class Faulted(Event, tag="Faulted"):
     reason: str
 
 
-class Directed(Event, tag="Directed"):
+class Directed(Event, frozen=True, tag="Directed"):
     """A person (or later a director) asked for something from outside. `try` carries a change to run as it is."""
 
     request: str
@@ -171,13 +171,13 @@ class Directed(Event, tag="Directed"):
     change: values.Change | None = None
 
 
-class Alerted(Event, tag="Alerted"):
+class Alerted(Event, frozen=True, tag="Alerted"):
     """Something a person should know and nothing waits for."""
 
     text: str
 
 
-class StudyClosed(Event, tag="StudyClosed"):
+class StudyClosed(Event, frozen=True, tag="StudyClosed"):
     """The study ended: `reason` for programs, `why` for people."""
 
     reason: Why

@@ -34,7 +34,7 @@ from metaloop.events import (
 )
 from metaloop.flow import Exchange, Runs
 from metaloop.terms import Bounds, Host, Terms
-from metaloop.values import Change, Failed, Objective, Proposal, Pruned, Ran, Result, Score, Stopped, Value
+from metaloop.values import Change, Failed, Objective, Proposal, Pruned, Result, Score, Stopped, Value
 from metaloop.values import Refused as Refusal
 
 PREPARE = -1
@@ -159,7 +159,7 @@ class Round:
     """How many search rounds were opened before it."""
 
 
-class Tally(Value):
+class Tally(Value, frozen=True):
     """The counters that guards look at, as they stood when some round was decided."""
 
     place: int = 0

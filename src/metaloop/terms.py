@@ -7,7 +7,7 @@ from metaloop.values import Objective, Scalar, Space, Value
 Order: TypeAlias = Literal["free", "strict"]
 
 
-class Baseline(Value):
+class Baseline(Value, frozen=True):
     """What everything is compared with: the script's defaults, given parameters, another command, or nothing.
 
     `script` falls back to the middle of the space when the script does not run without parameters.
@@ -19,7 +19,7 @@ class Baseline(Value):
     repeats: int = 3
 
 
-class Terms(Value):
+class Terms(Value, frozen=True):
     """The identity of a study. Change one of these and it is another study; paths are relative to the study's file."""
 
     name: str
@@ -44,7 +44,7 @@ class Terms(Value):
     frozen: dict[str, str] = {}
 
 
-class Limits(Value):
+class Limits(Value, frozen=True):
     """What one trial's whole process tree may use. Bytes, counts; None where there is no limit."""
 
     memory: int | None = None
@@ -53,7 +53,7 @@ class Limits(Value):
     files: int | None = 1024
 
 
-class Bounds(Value):
+class Bounds(Value, frozen=True):
     """Budgets and guards of the whole study, absolute: a resumed study with the same bounds has nothing left to do.
 
     Seconds of wall clock count while a controller holds the study's lease.
@@ -70,7 +70,7 @@ class Bounds(Value):
     limits: Limits = Limits()
 
 
-class Host(Value):
+class Host(Value, frozen=True):
     """Where a controller ran. `fingerprint`: SHA-256 of operating system, kernel and CPU or GPU name, shortened to 16."""
 
     fingerprint: str

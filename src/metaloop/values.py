@@ -22,7 +22,7 @@ class Value(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
 # ---- what is wanted --------------------------------------------------------------------------------------------------
 
 
-class Objective(Value):
+class Objective(Value, frozen=True):
     """One metric and the direction in which it gets better. `target` ends the study, `ceiling` is the best possible."""
 
     metric: str
@@ -47,7 +47,7 @@ class Objective(Value):
 # ---- what may be tried -----------------------------------------------------------------------------------------------
 
 
-class Choices(Value, tag="choices"):
+class Choices(Value, frozen=True, tag="choices"):
     """One of the values listed, in their order. Values keep their types: 1, 1.0 and true are three values."""
 
     values: tuple[Scalar, ...]
@@ -68,7 +68,7 @@ class Choices(Value, tag="choices"):
         return self.values
 
 
-class Range(Value, tag="range"):
+class Range(Value, frozen=True, tag="range"):
     """Numbers from `low` to `high`, both included; whole ones if `whole`; multiples of `step` above `low` if given."""
 
     low: float
@@ -168,7 +168,7 @@ def describe(domain: Domain) -> str:
 # ---- what is proposed ------------------------------------------------------------------------------------------------
 
 
-class Params(Value, tag="params"):
+class Params(Value, frozen=True, tag="params"):
     """A change of parameters: the whole set of values, not a difference. Empty: the script's own defaults."""
 
     values: dict[str, Scalar]
@@ -181,7 +181,7 @@ class Params(Value, tag="params"):
 Change: TypeAlias = Params
 
 
-class Proposal(Value):
+class Proposal(Value, frozen=True):
     """A change, where it grew from, who made it and why. `fallback` says why somebody else than asked for made it."""
 
     change: Change
@@ -203,7 +203,7 @@ def digest(data: bytes) -> str:
 # ---- what came of it -------------------------------------------------------------------------------------------------
 
 
-class Ran(Value, tag="ran"):
+class Ran(Value, frozen=True, tag="ran"):
     """The run ended well: every finite metric it reported, by name, and its seconds of wall clock."""
 
     metrics: dict[str, float]
@@ -211,7 +211,7 @@ class Ran(Value, tag="ran"):
     warnings: tuple[str, ...] = ()
 
 
-class Failed(Value, tag="failed"):
+class Failed(Value, frozen=True, tag="failed"):
     """The run gave no score. There is no number here on purpose. `tail`: the end of what it wrote to stderr."""
 
     kind: FailureKind
@@ -220,14 +220,14 @@ class Failed(Value, tag="failed"):
     tail: str = ""
 
 
-class Pruned(Value, tag="pruned"):
+class Pruned(Value, frozen=True, tag="pruned"):
     """Ended early because it could not win. Not a failure."""
 
     reason: str
     seconds: float = 0.0
 
 
-class Stopped(Value, tag="stopped"):
+class Stopped(Value, frozen=True, tag="stopped"):
     """Ended by us: an interrupt (it runs again on resume), a guard, or a person."""
 
     by: Literal["interrupt", "guard", "person"]
@@ -235,7 +235,7 @@ class Stopped(Value, tag="stopped"):
     seconds: float = 0.0
 
 
-class Refused(Value, tag="refused"):
+class Refused(Value, frozen=True, tag="refused"):
     """Never ran: the proposal broke the contract. `code` is stable and for programs, `reason` is for people."""
 
     code: str
@@ -245,7 +245,7 @@ class Refused(Value, tag="refused"):
 Result: TypeAlias = Ran | Failed | Pruned | Stopped | Refused
 
 
-class Score(Value):
+class Score(Value, frozen=True):
     """What a trial is worth: the mean of the objective over its runs, in its unit; `sd` is None for a single run."""
 
     value: float
@@ -253,7 +253,7 @@ class Score(Value):
     sd: float | None = None
 
 
-class Decision(Value):
+class Decision(Value, frozen=True):
     """What a round came to: the trials that stay, the one that wears the crown now, and why, in plain words."""
 
     kept: tuple[int, ...]
@@ -261,7 +261,7 @@ class Decision(Value):
     why: str
 
 
-class Usage(Value):
+class Usage(Value, frozen=True):
     """What a model's reply cost. `usd` is None where the price is not known."""
 
     seconds: float = 0.0
