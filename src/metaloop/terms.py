@@ -71,7 +71,7 @@ class Bounds(Value, frozen=True):
 
 
 class Host(Value, frozen=True):
-    """Where a controller ran. `fingerprint`: SHA-256 of operating system, kernel and CPU or GPU name, shortened to 16."""
+    """Where a controller ran. `fingerprint`: 16 digits of the SHA-256 of system, kernel and CPU or GPU name."""
 
     fingerprint: str
     os: str = ""

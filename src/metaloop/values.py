@@ -6,7 +6,7 @@ Every value here may stand in a ledger, so fields are only ever added, with a de
 import hashlib
 import math
 from collections.abc import Mapping
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeGuard
 
 import msgspec
 
@@ -81,7 +81,7 @@ class Range(Value, frozen=True, tag="range"):
         """How many points there are; None for a continuum."""
         if self.step is None and not self.whole:
             return None
-        return int(math.floor((self.high - self.low) / (self.step or 1) + 1e-9)) + 1
+        return math.floor((self.high - self.low) / (self.step or 1) + 1e-9) + 1
 
     def accept(self, value: Scalar) -> Scalar | None:
         """`value` as this range holds it (an int, or a float), or None if it lies outside or between steps."""
@@ -125,7 +125,7 @@ Domain: TypeAlias = Choices | Range
 Space: TypeAlias = dict[str, Domain]
 
 
-def number(value: object) -> bool:
+def number(value: object) -> TypeGuard[float]:
     """An int or a float; a bool is not a number here."""
     return type(value) is int or type(value) is float
 
