@@ -453,6 +453,10 @@ class View:
         seen = self._round.seen
         return ((t.number, t.change) for t in self._before() if t.decided_at is None or t.decided_at > seen)
 
+    def earlier(self) -> Iterator[Trial]:
+        """Trials that were proposed before this round, the newest first. What they came to may lie in its future."""
+        return (t for t in reversed(self._study.trials.values()) if self._earlier(t))
+
     def tried(self, change: Change) -> int | None:
         """The trial that had this very change, if one was proposed before this round (baselines do not count)."""
         number = self._study.keys.get(change.key())
