@@ -205,7 +205,7 @@ Fact: TypeAlias = (
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A fact where it stands: `place` counts from 1, `at` is study seconds (time a lease was held), `unix` for display."""
+    """A fact where it stands: `place` counts from 1, `at` is seconds that a lease was held, `unix` is for display."""
 
     place: int
     at: float
@@ -225,3 +225,20 @@ def encode(event: Event) -> bytes:
 def decode(body: bytes | str) -> Fact:
     """Raises msgspec.ValidationError for what no version of this program wrote."""
     return _decoder.decode(body)
+
+
+def once(event: Event) -> str | None:
+    """What may stand in a ledger only once, as a key; None for facts that may come again."""
+    match event:
+        case StudyOpened():
+            return "StudyOpened"
+        case RoundOpened() | Decided():
+            return f"{type(event).__name__}/{event.round}"
+        case Proposed() | Refused():
+            return f"Proposed/{event.trial}"
+        case Started() | Finished():
+            return f"{type(event).__name__}/{event.trial}/{event.run}/{event.attempt}"
+        case Directed():
+            return f"Directed/{event.request}"
+        case _:
+            return None

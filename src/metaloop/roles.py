@@ -13,7 +13,7 @@ from metaloop.events import Entry, Event, Reply, Why
 from metaloop.flow import Flow, Prompt
 from metaloop.study import Round, Study, View
 from metaloop.terms import Limits
-from metaloop.values import Decision, Failed, Proposal, Ran, Score
+from metaloop.values import Decision, Failed, Proposal, Ran, Result, Score
 
 # ---- thought ---------------------------------------------------------------------------------------------------------
 
@@ -31,10 +31,10 @@ Read: TypeAlias = Callable[["Outcome"], "Ran | Failed"]
 
 
 class Measurement(msgspec.Struct, frozen=True):
-    """A trial of the round that is to be scored, with the results of the runs that settled so far, by run number."""
+    """A trial of the round that is to be scored, and what its first look came to (None: it never ran)."""
 
     trial: int
-    results: tuple[object, ...]
+    first: Result | None
 
 
 class Ending(msgspec.Struct, frozen=True):
@@ -57,11 +57,15 @@ class Thought(msgspec.Struct, frozen=True):
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One command of a job. `name` is `train`, `evaluate` or `prepare`; seconds of wall clock it may take."""
+    """One command of a job. `name` is `train`, `evaluate` or `prepare`; seconds of wall clock it may take.
+
+    `env` is added to the job's for this step alone.
+    """
 
     name: str
     argv: tuple[str, ...]
     timeout_s: float
+    env: dict[str, str] = {}
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -79,6 +83,8 @@ class Job(msgspec.Struct, frozen=True):
     steps: tuple[Step, ...]
     limits: Limits = Limits()
     grace_s: float = 0.0
+    metrics: str = "metrics.json"
+    """The file in `dir` that is read as the metrics file."""
 
 
 class StepOutcome(msgspec.Struct, frozen=True):

@@ -23,6 +23,7 @@ from metaloop.events import (
     Proposed,
     Refused,
     Replied,
+    Reply,
     Resumed,
     Role,
     RoundOpened,
@@ -188,7 +189,6 @@ class Study:
         self.config = ""
         self.place = 0
         self.at = 0.0
-        self.unix = 0.0
         self.sessions = 0
         self.version = ""
         self.trials: dict[int, Trial] = {}
@@ -201,6 +201,8 @@ class Study:
         self.prepare = Run(0)
         self.tally = Tally()
         self.tallies: deque[Tally] = deque()
+        self.floor = Tally()
+        """The counters after the baseline: every search round may know those."""
         self.crowns: list[tuple[int, int]] = []
         self.keys: dict[str, int] = {}
         self.faults = 0
@@ -254,7 +256,7 @@ def fold(entries: Iterable[Entry], study: Study | None = None) -> Study:
 
 def evolve(study: Study, entry: Entry) -> None:
     """Records one fact. Total: every fact that could be written can be read; it draws no conclusions of its own."""
-    study.place, study.at, study.unix = entry.place, entry.at, entry.unix
+    study.place, study.at = entry.place, entry.at
     event = entry.event
     match event:
         case StudyOpened():
@@ -338,7 +340,9 @@ def _ask_runs(study: Study, event: RunsAsked) -> None:
             trial.runs.append(Run(number))
         round.waits.append((event.trial, number))
     if 0 not in event.runs:
-        round.asked["measure"].append(Exchange(Runs(event.trial, event.runs), [None] * len(event.runs)))
+        runs = [trial.runs[number] for number in event.runs]
+        answers: list[Reply | Result | None] = [run.last if run.settled else None for run in runs]
+        round.asked["measure"].append(Exchange(Runs(event.trial, event.runs), answers))
 
 
 def _finish(study: Study, event: Finished) -> None:
@@ -384,8 +388,9 @@ def _decide(study: Study, event: Decided, place: int) -> None:
     )
     if crowned and incumbent is not None:
         study.crowns.append((place, incumbent))
-    if round.role == "baseline" and decision.kept:
-        study.baseline = decision.kept[0]
+    if round.role == "baseline":
+        study.floor = study.tally
+        study.baseline = decision.kept[0] if decision.kept else None
     study.tallies.append(study.tally)
     while len(study.tallies) > study.the_terms.window:
         study.tallies.popleft()

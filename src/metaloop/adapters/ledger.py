@@ -1,0 +1,274 @@
+"""The log on disk: one SQLite file a study, written by the one who holds the lease, and checked by everyone who reads.
+
+    FOLDER/ledger.sqlite   rows (place, at, unix, body, hash), each hash over the one before: a changed row is seen
+    FOLDER/head            place and hash of the newest commit, overwritten unsynced: it may lag, never lead, so that
+                           a ledger that ends before it has lost its tail
+    FOLDER/lock            held by flock for as long as a controller lives
+
+A damaged ledger is refused, whatever the damage; it is never repaired in silence and never started afresh. Not covered:
+someone who rewrites rows, hashes and head together.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from metaloop.errors import Damaged, LedgerError, StudyBusy, UsageError
+from metaloop.events import Entry, Event, Fact, decode, encode, once
+
+FORMAT = 1
+FILE, HEAD, LOCK = "ledger.sqlite", "head", "lock"
+_WIDTH = 96
+_SCHEMA = """
+create table event(place integer primary key, at real not null, unix real not null, body text not null,
+                   hash text not null, once text unique);
+create trigger append_only_update before update on event begin select raise(abort, 'the ledger is append-only'); end;
+create trigger append_only_delete before delete on event begin select raise(abort, 'the ledger is append-only'); end;
+"""
+
+
+class SqliteLedger:
+    """The ledger of one study, open for appending. Made by `open_ledger`; implements `roles.Ledger`."""
+
+    def __init__(self, folder: Path, db: sqlite3.Connection, lock: int) -> None:
+        self.folder, self._db, self._lock = folder, db, lock
+        self._head = os.open(folder / HEAD, os.O_RDWR | os.O_CREAT, 0o644)
+        self.place, self._hash = 0, ""
+
+    def read(self, after: int = 0, upto: int | None = None) -> Iterator[Entry]:
+        """The entries in order, every hash checked on the way. Raises Damaged."""
+        for entry, self._hash in verified(self._db, self.folder):
+            self.place = entry.place
+            if entry.place > after and (upto is None or entry.place <= upto):
+                yield entry
+        _check_head(self.folder, self.place, self._db)
+
+    def append(self, at: float, *events: Event) -> Sequence[Entry]:
+        """One commit, synced before this returns. Raises LedgerError; then the state on disk is unknown: open again."""
+        unix, link, rows, entries = time.time(), self._hash, [], []
+        for place, event in enumerate(events, self.place + 1):
+            body = encode(event).decode()
+            link = chain(link, place, at, unix, body)
+            rows.append((place, at, unix, body, link, once(event)))
+            entries.append(Entry(place, at, unix, event))  # type: ignore[arg-type]  # an Event is one of the facts
+        try:
+            self._db.execute("begin immediate")
+            self._db.executemany("insert into event values(?, ?, ?, ?, ?, ?)", rows)
+            self._db.execute("commit")
+        except sqlite3.Error as error:
+            with contextlib.suppress(sqlite3.Error):
+                self._db.execute("rollback")
+            raise LedgerError(
+                f"{self.folder / FILE}: cannot append: {error}; nothing recorded is lost: "
+                "free space or make the folder writable, then run the same command again"
+            ) from error
+        self.place, self._hash = self.place + len(rows), link
+        with contextlib.suppress(OSError):  # it may lag
+            os.pwrite(self._head, _head(self.place, link), 0)
+        return entries
+
+    def close(self) -> None:
+        """Gives the lease back."""
+        with contextlib.suppress(sqlite3.Error):
+            self._db.close()
+        os.close(self._head)
+        os.close(self._lock)
+
+
+def open_ledger(folder: Path, *, create: bool = True) -> SqliteLedger:
+    """Takes the lease of the study in `folder`. `create`: the folder and an empty ledger, if there are none.
+
+    Raises StudyBusy where another controller holds it, UsageError where there is no study, LedgerError or Damaged.
+    """
+    if not create and not (folder / FILE).exists() and not (folder / HEAD).exists():
+        raise UsageError(f"{folder}: no study here; expected {FILE} in it: start one with `metaloop run FILE`")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = _lease(folder)
+    except OSError as error:
+        raise LedgerError(
+            f"{folder}: cannot keep a study here: {error.strerror}; choose another place: --dir"
+        ) from error
+    try:
+        head = _read_head(folder)
+        if head is not None and not (folder / FILE).exists():
+            raise Damaged(f"{folder / FILE}: gone, though {HEAD} says it held {head[0]} entries; put the file back")
+        db = _connect(folder / FILE)
+        return SqliteLedger(folder, db, lock)
+    except BaseException:
+        os.close(lock)
+        raise
+
+
+def read_ledger(folder: Path) -> Iterator[Entry]:
+    """The entries of a study, for a reader: takes no lease, never writes, and may run while a controller appends."""
+    path = folder / FILE
+    if not path.exists():
+        if (folder / HEAD).exists():
+            raise Damaged(f"{path}: gone, though {HEAD} is there; put the file back")
+        raise UsageError(f"{folder}: no study here; expected {FILE} in it: start one with `metaloop run FILE`")
+    with _refusing(path), contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
+        db.execute("pragma busy_timeout = 10000")
+        if db.execute("pragma user_version").fetchone()[0] == 0:
+            return
+        db.execute("begin")  # one snapshot for rows and head
+        place = 0
+        for entry, _ in verified(db, folder):
+            place = entry.place
+            yield entry
+        _check_head(folder, place, db)
+
+
+def controller(folder: Path) -> int | None:
+    """The process that holds the study's lease, or None."""
+    try:
+        with open(folder / LOCK, "rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return int(file.read() or b"0")
+    except (OSError, ValueError):
+        pass
+    return None
+
+
+# ---- checking --------------------------------------------------------------------------------------------------------
+
+
+def chain(link: str, place: int, at: float, unix: float, body: str) -> str:
+    """The hash of a row: over the row before, and all of its own."""
+    return hashlib.sha256(f"{link}|{place}|{at!r}|{unix!r}|{body}".encode()).hexdigest()
+
+
+def verified(db: sqlite3.Connection, folder: Path) -> Iterator[tuple[Entry, str]]:
+    """Rows in order with their hashes, each checked against the one before. Raises Damaged at the first that is not."""
+    link, expected = "", 1
+    with _refusing(folder / FILE):
+        for place, at, unix, body, stored in db.execute("select place, at, unix, body, hash from event order by place"):
+            link = chain(link, place, at, unix, body)
+            if place != expected or link != stored:
+                what = f"entry {expected} is missing" if place != expected else f"entry {place} was changed"
+                raise Damaged(
+                    f"{folder / FILE}: ledger damaged: {what} (its hash does not fit); restore it from a copy"
+                )
+            expected += 1
+            yield Entry(place, at, unix, _decode(folder, place, body)), link
+
+
+def integrity(folder: Path) -> str:
+    """SQLite's own full check: `ok`, or what it found."""
+    try:
+        with contextlib.closing(sqlite3.connect(f"{(folder / FILE).absolute().as_uri()}?mode=ro", uri=True)) as db:
+            return str(db.execute("pragma integrity_check").fetchone()[0])
+    except sqlite3.Error as error:
+        return str(error)
+
+
+def _decode(folder: Path, place: int, body: str) -> Fact:
+    try:
+        return decode(body)
+    except msgspec.ValidationError as error:
+        raise LedgerError(
+            f"{folder / FILE}: entry {place} is of a kind this version does not know ({error}); "
+            "use the version of metaloop that wrote it, or a newer one"
+        ) from error
+
+
+def _check_head(folder: Path, place: int, db: sqlite3.Connection) -> None:
+    head = _read_head(folder)
+    if head is None:
+        return
+    if head[0] > place:
+        # A reader may see a head that is newer than its snapshot: only a ledger that is shorter now has lost its tail.
+        with contextlib.suppress(sqlite3.Error):
+            db.execute("commit")
+        newest = db.execute("select max(place) from event").fetchone()[0] or 0
+        if head[0] > newest:
+            raise Damaged(
+                f"{folder / FILE}: ledger damaged: it ends at entry {newest} and held {head[0]}; "
+                "its tail is lost: restore it (and its -wal file) from a copy"
+            )
+    row = db.execute("select hash from event where place = ?", (head[0],)).fetchone()
+    if row is not None and row[0] != head[1]:
+        raise Damaged(f"{folder / FILE}: ledger damaged: entry {head[0]} is not the one that was written; restore it")
+
+
+def _head(place: int, link: str) -> bytes:
+    line = f"{place} {link}"
+    return f"{line} {hashlib.sha256(line.encode()).hexdigest()[:8]}".ljust(_WIDTH - 1).encode() + b"\n"
+
+
+def _read_head(folder: Path) -> tuple[int, str] | None:
+    """None where there is none, or one that a power cut tore: it is a witness, and not the truth."""
+    try:
+        place, link, check = (folder / HEAD).read_bytes()[:_WIDTH].split()
+        if hashlib.sha256(place + b" " + link).hexdigest()[:8].encode() == check:
+            return int(place), link.decode()
+    except (OSError, ValueError):
+        pass
+    return None
+
+
+@contextlib.contextmanager
+def _refusing(path: Path) -> Iterator[None]:
+    """Turns what SQLite says of a broken file into our refusal."""
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        raise Damaged(f"{path}: ledger damaged: {error}; restore it from a copy") from error
+
+
+# ---- opening ---------------------------------------------------------------------------------------------------------
+
+
+def _lease(folder: Path) -> int:
+    lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(lock, 20, 0).decode(errors="replace").strip()
+        os.close(lock)
+        raise StudyBusy(
+            f"{folder}: another controller holds this study (process {holder}); "
+            "look at it with `metaloop status`, or wait until it ends"
+        ) from None
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, str(os.getpid()).encode(), 0)
+    return lock
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    with _refusing(path):
+        try:
+            db = sqlite3.connect(path, isolation_level=None, timeout=30)
+            db.execute("pragma busy_timeout = 30000")
+            version = db.execute("pragma user_version").fetchone()[0]
+            db.execute("pragma journal_mode = wal")
+            db.execute("pragma synchronous = full")
+            if version == 0:
+                _create(path, db)
+        except sqlite3.OperationalError as error:
+            raise LedgerError(
+                f"{path}: cannot open the ledger: {error}; is there space, and may it be written?"
+            ) from error
+    if version > FORMAT:
+        raise LedgerError(f"{path}: written by a newer metaloop (format {version}, this one knows {FORMAT}): update it")
+    return db
+
+
+def _create(path: Path, db: sqlite3.Connection) -> None:
+    """All of it or nothing, so that a crash here leaves a file that the next start takes for new."""
+    db.executescript(f"begin immediate; {_SCHEMA} pragma user_version = {FORMAT}; commit;")
+    for folder in (path.parent, path.parent.parent):
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)

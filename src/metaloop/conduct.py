@@ -1,0 +1,110 @@
+"""Where thought meets the world: flows are driven through what is recorded, and what they want next becomes facts.
+
+`think` is pure. `ask` is the one place where a model is called. A flow that raises, or that asks something else than it
+had asked, faults its round; the round then thinks again from the start.
+"""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import cast
+
+from metaloop.events import (
+    Asked,
+    Decided,
+    Event,
+    Faulted,
+    Measured,
+    Proposed,
+    Refused,
+    Replied,
+    Reply,
+    RunsAsked,
+    Stage,
+)
+from metaloop.flow import Concluded, Differs, Runs, Waiting, prompts, replay
+from metaloop.plan import AskModel
+from metaloop.roles import Measurement, Model, Thought
+from metaloop.study import Round, Study
+from metaloop.values import Decision, Proposal, Score, accept
+from metaloop.values import Refused as Refusal
+
+
+def think(study: Study, round: Round, stage: Stage, thought: Thought) -> tuple[Event, ...]:
+    """The facts that follow from what is known: a conclusion, the next ask, or a fault. Empty: it waits for answers."""
+    try:
+        state = _drive(study, round, stage, thought)
+    except Exception as error:  # a policy's own mistake must not end the night
+        return (Faulted(round.number, stage, f"{type(error).__name__}: {error}"),)
+    match state:
+        case Differs():
+            return (Faulted(round.number, stage, state.reason),)
+        case Waiting(missing=None):
+            return (_asked(round, stage, state),)
+        case Waiting():
+            return ()
+        case Concluded() if stage == "propose":
+            return tuple(_proposals(study, round, cast(Sequence[Proposal], state.value)))
+        case Concluded():
+            return (Measured(round.number, cast(tuple[Score | None, ...], tuple(state.value))),)  # type: ignore[arg-type]
+
+
+async def ask(study: Study, round: Round, act: AskModel, thought: Thought, model: Model) -> tuple[Event, ...]:
+    """Puts the members of an ask that are not answered to the model, all at once."""
+    state = _drive(study, round, act.stage, thought)
+    assert isinstance(state, Waiting) and not isinstance(state.ask, Runs)
+    wanted = [prompts(state.ask)[member] for member in act.missing]
+    replies: list[Reply] = await asyncio.gather(*(model.complete(prompt) for prompt in wanted))
+    return tuple(
+        Replied(round.number, act.stage, act.index, member, reply)
+        for member, reply in zip(act.missing, replies, strict=True)
+    )
+
+
+def _drive(study: Study, round: Round, stage: Stage, thought: Thought) -> Concluded | Waiting | Differs:
+    view = study.view(round)
+    if stage == "propose":
+        return replay(thought.propose(view), round.asked["propose"])
+    return replay(thought.measure(view, measurements(study, round)), round.asked["measure"])
+
+
+def measurements(study: Study, round: Round) -> tuple[Measurement, ...]:
+    """The round's trials in slot order, with what their first looks came to."""
+    trials = (study.trials[number] for number in round.trials)
+    return tuple(Measurement(trial.number, trial.result) for trial in trials)
+
+
+def _asked(round: Round, stage: Stage, state: Waiting) -> Event:
+    if isinstance(state.ask, Runs):
+        return RunsAsked(round.number, state.ask.trial, state.ask.runs)
+    return Asked(round.number, stage, state.index, tuple(prompt.digest() for prompt in prompts(state.ask)))
+
+
+# ---- proposals -------------------------------------------------------------------------------------------------------
+
+
+def _proposals(study: Study, round: Round, proposals: Sequence[Proposal]) -> Iterator[Event]:
+    """What was proposed, each as a trial with its first look, or as a refusal. Nothing at all ends the round."""
+    if not proposals:
+        yield Decided(round.number, Decision((), None, "nothing is left to try: every point of the space was proposed"))
+    for slot, proposal in enumerate(proposals):
+        number = study.number(round.role) + slot
+        if (refusal := contract(study, round, proposal)) is not None:
+            yield Refused(round.number, number, proposal, refusal)
+        else:
+            yield Proposed(round.number, number, proposal)
+            yield RunsAsked(round.number, number, (0,))
+
+
+def contract(study: Study, round: Round, proposal: Proposal) -> Refusal | None:
+    """Why a proposal may not run, or None. The baseline may be anything, the rest lies in the space and is new."""
+    if round.role == "baseline":
+        return None
+    values = proposal.change.values
+    held = accept(study.the_terms.space, values)
+    if isinstance(held, str):
+        return Refusal("outside_space", held)
+    if held != values or any(type(held[name]) is not type(value) for name, value in values.items()):
+        return Refusal("not_canonical", f"{values} is not written as the space holds it: {held}")
+    if (before := study.view(round).tried(proposal.change)) is not None:
+        return Refusal("duplicate", f"the same as trial {before}: a candidate gets one look")
+    return None

@@ -1,0 +1,352 @@
+"""Folds, plans, performs and appends; thinks nothing and knows no adapter.
+
+One task an act of the world; all of them share one event loop, and what they share is the ledger. Whatever can be
+concluded at once is concluded before the commit, so that a trial costs two: what starts it, and what came of it with
+all that follows from it.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
+from copy import copy
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, TypeAlias
+
+from metaloop.conduct import ask, think
+from metaloop.errors import UsageError
+from metaloop.events import Decided, Directed, Entry, Event, Fact, Finished, Resumed, RoundOpened, Started, StudyClosed
+from metaloop.events import StudyOpened as Opened
+from metaloop.jobs import job
+from metaloop.plan import Act, AskModel, Close, OpenRound, Settle, StartRun, StopRun, Think, WakeAt, plan
+from metaloop.roles import Executor, Gone, Ledger, Model, Outcome, Running, Thought
+from metaloop.study import STARTS, Run, Study, evolve, fold
+from metaloop.terms import Terms
+from metaloop.values import Failed, Result, Stopped
+
+GRACE_S = 5.0
+"""Seconds that a running trial is given to end by itself after the first interrupt."""
+
+POLL_S = 0.25
+"""How often the inbox is looked into."""
+
+
+class Inbox(Protocol):
+    """Requests from other processes. `take` shows them, oldest first; `done` puts one away once it is recorded."""
+
+    def take(self) -> Sequence[Directed]: ...
+
+    def done(self, request: str) -> None: ...
+
+
+Observer: TypeAlias = Callable[[Sequence[Entry], Study], None]
+
+
+@dataclass
+class World:
+    """What the engine acts through. `nonce` gives a new text each time; `now` is a monotonic clock, in seconds."""
+
+    ledger: Ledger
+    executor: Executor
+    folder: str
+    cwd: str
+    nonce: Callable[[], str]
+    now: Callable[[], float]
+    env: dict[str, str] = field(default_factory=dict)
+    model: Model | None = None
+    inbox: Inbox | None = None
+    observers: tuple[Observer, ...] = ()
+
+
+# ---- opening ---------------------------------------------------------------------------------------------------------
+
+
+def open_study(ledger: Ledger, at_hand: "Session", observers: Iterable[Observer] = ()) -> Study:
+    """The study in `ledger`, begun on these terms if it is new; the session is recorded if it has anything to do.
+
+    Raises UsageError where the terms differ from those it was begun on.
+    """
+    study = fold(ledger.read())
+    if study.terms is None:
+        _commit(ledger, study, 0.0, [Opened(at_hand.terms), at_hand.resumed], observers)
+    else:
+        check_terms(study.terms, at_hand.terms)
+        if not _finished(study, at_hand.resumed):
+            _commit(ledger, study, study.at, [at_hand.resumed], observers)
+    return study
+
+
+@dataclass(frozen=True)
+class Session:
+    """What a controller brings: the terms it was given, and what it records of itself."""
+
+    terms: Terms
+    resumed: Resumed
+
+
+def check_terms(old: Terms, new: Terms) -> None:
+    """Raises UsageError that names every term that is not what it was, and how to begin another study instead."""
+    changed = [name for name in Terms.__struct_fields__ if getattr(old, name) != getattr(new, name)]
+    if changed:
+        was = "; ".join(f"{name} was {_short(getattr(old, name))}, is {_short(getattr(new, name))}" for name in changed)
+        raise UsageError(
+            f"study {old.name!r} was begun on other terms: {was}. "
+            f"What is measured may not change under way: put it back, or begin a new study with --name {old.name}-2"
+        )
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 100 else text[:97] + "..."
+
+
+def _finished(study: Study, resumed: Resumed) -> bool:
+    """Whether a closed study has nothing to do in this session either: then not a byte is written."""
+    closed = study.closed
+    if closed is None or resumed.mode == "one" or closed.reason in ("prepare_failed", "baseline_failed", "faulted"):
+        return False
+    again = copy(study)
+    again.bounds, again.closed, again.stop, again.mode, again.faults = resumed.bounds, None, None, "run", 0
+    acts = plan(again, study.at)
+    return bool(acts) and isinstance(acts[0], Close)
+
+
+def _commit(
+    ledger: Ledger, study: Study, at: float, events: Sequence[Event], observers: Iterable[Observer]
+) -> Sequence[Entry]:
+    entries = ledger.append(at, *events)
+    for entry in entries:
+        evolve(study, entry)
+    for observe in observers:
+        observe(entries, study)
+    return entries
+
+
+# ---- running ---------------------------------------------------------------------------------------------------------
+
+
+class Engine:
+    """Runs one study until it closes, or until it is interrupted."""
+
+    def __init__(self, study: Study, thought: Thought, world: World) -> None:
+        self.study, self.thought, self.world = study, thought, world
+        self._began, self._base = world.now(), study.at
+        self._facts: list[Fact] = []
+        self._bell = asyncio.Event()
+        self._tasks: dict[object, asyncio.Task[None]] = {}
+        self._lanes: dict[object, int] = {}
+        self._stops: dict[tuple[int, int], Stopped] = {}
+        self._until: float | None = None
+        self._wake = float("inf")
+
+    @property
+    def at(self) -> float:
+        """Study seconds: the time for which a lease was held."""
+        return self._base + self.world.now() - self._began
+
+    async def run(self) -> StudyClosed | None:
+        """How the study closed; None when it was interrupted. What a task raises is raised here."""
+        try:
+            while True:
+                self._take_requests()
+                self._conclude()
+                if self.study.closed is not None and not self._tasks:
+                    return self.study.closed
+                if self._until is None:
+                    self._launch()
+                elif not self._tasks:
+                    return None
+                else:
+                    self._cut()
+                await self._news()
+        finally:
+            await self._abandon()
+
+    def interrupt(self, grace_s: float = GRACE_S) -> None:
+        """Nothing new is begun; what runs is given `grace_s` seconds, then ended, and runs again on resume."""
+        self._until = min(self._until or float("inf"), self.world.now() + grace_s)
+        self._bell.set()
+
+    # ---- thought, recorded
+
+    def _conclude(self) -> None:
+        """Everything that follows from what is known, in one commit."""
+        facts, self._facts = self._facts, []
+        staged: list[Event] = []
+        at = self.at
+        for fact in facts:
+            self._stage(staged, fact, at)
+        while new := self._step(at):
+            for event in new:
+                self._stage(staged, event, at)
+        if staged:
+            entries = self.world.ledger.append(at, *staged)
+            for observe in self.world.observers:
+                observe(entries, self.study)
+
+    def _stage(self, staged: list[Event], event: Event, at: float) -> None:
+        evolve(self.study, Entry(self.study.place + 1, at, 0.0, event))  # type: ignore[arg-type]  # one of the facts
+        staged.append(event)
+
+    def _step(self, at: float) -> tuple[Event, ...]:
+        """The facts of the first act that only has to be thought; empty when there is none."""
+        for act in plan(self.study, at):
+            if (self._until is None or not isinstance(act, OpenRound | Close)) and (events := self._follows(act)):
+                return events
+        return ()
+
+    def _follows(self, act: Act) -> tuple[Event, ...]:
+        study = self.study
+        match act:
+            case OpenRound():
+                return (RoundOpened(act.round, act.role, act.seen),)
+            case Think():
+                return think(study, study.open[act.round], act.stage, self.thought)
+            case Settle():
+                return (Decided(act.round, self.thought.decide(study, study.open[act.round])),)
+            case Close():
+                return (StudyClosed(act.ending.reason, act.ending.why),)
+            case _:
+                return ()
+
+    def _take_requests(self) -> None:
+        if self.world.inbox is None:
+            return
+        for request in self.world.inbox.take():
+            if request.request not in self.study.requests:
+                self._append(request)
+            self.world.inbox.done(request.request)
+
+    def _append(self, *events: Event) -> None:
+        _commit(self.world.ledger, self.study, self.at, events, self.world.observers)
+
+    # ---- deeds, as tasks
+
+    def _launch(self) -> None:
+        """A task for every deed that is planned and not under way."""
+        self._wake = float("inf")
+        for act in plan(self.study, self.at):
+            match act:
+                case WakeAt():
+                    self._wake = act.at
+                case StartRun() if act not in self._tasks and (lane := self._lane(act)) is not None:
+                    self._lanes[act] = lane
+                    self._task(act, self._see_through(act, lane))
+                case StopRun() if act not in self._tasks:
+                    by: Literal["guard", "person"] = "person" if self.study.stop else "guard"
+                    self._task(act, self._stop(act.trial, act.run, Stopped(by, act.why)))
+                case AskModel() if act not in self._tasks:
+                    self._task(act, self._ask(act))
+                case _:
+                    pass
+
+    def _task(self, key: object, work: "asyncio._CoroutineLike[None]") -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks[key] = task
+
+        task.add_done_callback(lambda _: self._bell.set())
+
+    def _lane(self, act: StartRun) -> int | None:
+        """The lane it runs in already, or a free one; None while there is none."""
+        run = self.study.run(act.trial, act.run)
+        if run.running:
+            return run.lane
+        free = set(range(self.study.bounds.lanes)) - set(self._lanes.values())
+        return min(free, default=None)
+
+    async def _see_through(self, act: StartRun, lane: int) -> None:
+        """One run, from wherever it stands to its end."""
+        run = self.study.run(act.trial, act.run)
+        inherited = run.running
+        if not inherited and not await self._start(act, run, lane):
+            return
+        outcome = await self._follow(run.handle)
+        while (
+            isinstance(outcome, Gone) and inherited and run.attempt < STARTS
+        ):  # lost with its controller: not its fault
+            if not await self._start(act, run, lane):
+                return
+            inherited = False
+            outcome = await self._follow(run.handle)
+        self._finish(act, run, outcome)
+
+    async def _start(self, act: StartRun, run: Run, lane: int) -> bool:
+        """Blocked, recorded, released. False if we are told to stop before it is recorded: then it never ran."""
+        world, attempt = self.world, run.attempt + 1
+        wanted = job(
+            self.study, act.trial, act.run, attempt,
+            lane=lane, nonce=world.nonce(), folder=world.folder, cwd=world.cwd, env=world.env,
+        )  # fmt: skip
+        handle = await world.executor.start(wanted)
+        if self._until is not None:
+            await world.executor.stop(handle)
+            return False
+        self._append(Started(act.trial, act.run, attempt, lane, handle))
+        await world.executor.release(handle)
+        return True
+
+    async def _follow(self, handle: str) -> Outcome | Gone:
+        state = await self.world.executor.look(handle)
+        if isinstance(state, Running):
+            if state.blocked:
+                await self.world.executor.release(handle)
+            return await self.world.executor.wait(handle)
+        return state
+
+    def _finish(self, act: StartRun, run: Run, outcome: Outcome | Gone) -> None:
+        stopped = self._stops.pop((act.trial, act.run), None)
+        if isinstance(outcome, Gone):
+            result: Result = stopped or Failed("lost", "it vanished, and nothing is left of it")
+            self._facts.append(Finished(act.trial, act.run, run.attempt, result))
+            return
+        last = outcome.steps[-1]
+        result = self.thought.read(outcome)
+        if stopped and last.limit == "stopped":
+            result = Stopped(stopped.by, stopped.reason, sum(step.seconds for step in outcome.steps))
+        self._facts.append(Finished(act.trial, act.run, run.attempt, result, last.exit, outcome.output))
+
+    async def _stop(self, trial: int, run: int, why: Stopped) -> None:
+        handle = self.study.run(trial, run).handle
+        self._stops[trial, run] = why
+        if handle:
+            await self.world.executor.stop(handle)
+
+    async def _ask(self, act: AskModel) -> None:
+        assert self.world.model is not None, "a policy asks, and no model was given"
+        replies = await ask(self.study, self.study.open[act.round], act, self.thought, self.world.model)
+        self._facts += replies  # type: ignore[arg-type]  # Replied, each of them
+
+    # ---- waiting
+
+    async def _news(self) -> None:
+        """Until a task ends, somebody rings, or it is time. Then puts away what ended; raises what it raised."""
+        soon = POLL_S if self.world.inbox is not None else 3600.0
+        for moment in (self._wake - self.at, (self._until or float("inf")) - self.world.now()):
+            soon = min(soon, max(0.0, moment))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(soon):
+                await self._bell.wait()
+        self._bell.clear()
+        for key in [key for key, task in self._tasks.items() if task.done()]:
+            self._lanes.pop(key, None)
+            task = self._tasks.pop(key)
+            if not task.cancelled():
+                task.result()
+
+    def _cut(self) -> None:
+        """After the grace of an interrupt: whatever runs is stopped, to run again on resume."""
+        if self._until is None or self.world.now() < self._until:
+            return
+        for run in [act for act in self._tasks if isinstance(act, StartRun)]:
+            stop = StopRun(run.trial, run.run, "interrupted")
+            if stop not in self._tasks and (run.trial, run.run) not in self._stops:
+                self._task(stop, self._stop(run.trial, run.run, Stopped("interrupt", "interrupted")))
+        for act, task in self._tasks.items():
+            if isinstance(act, AskModel):
+                task.cancel()
+        self._until = float("inf")
+
+    async def _abandon(self) -> None:
+        """Nothing of ours goes on after we return; processes of trials do, and are found again by their handles."""
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)

@@ -1,0 +1,244 @@
+"""From what a process left behind to a score and a decision: metrics by exact name, strict numbers, plain comparison.
+
+Where a number may stand, best first: the evaluator's own output if there is an `eval_cmd`, and only there; the metrics
+file (one JSON object); lines of stdout that are exactly `name=number`, `name: number` or `METRIC name=number`, or a
+last line that is one JSON object. The last value of a name wins; two different ones are a warning. stderr is never
+read.
+"""
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from statistics import fmean, stdev
+from typing import cast
+
+from metaloop.flow import Flow, Runs
+from metaloop.roles import Measurement, Outcome, StepOutcome
+from metaloop.study import Round, Study, Trial, View
+from metaloop.values import Decision, Failed, FailureKind, Objective, Ran, Result, Score, number
+
+TAIL = 2000
+"""Characters of stderr that a failure keeps."""
+
+_LINE = re.compile(r"(?:METRIC[ \t]+)?([^\s=:]{1,200})[ \t]*[=:][ \t]*(\S{1,100})[ \t]*")
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", re.ASCII)
+_SYNTAX = re.compile(r"^(?:SyntaxError|IndentationError|ModuleNotFoundError|ImportError|NameError)\b", re.MULTILINE)
+
+
+# ---- a result --------------------------------------------------------------------------------------------------------
+
+
+def reader(objective: Objective) -> Callable[[Outcome], Ran | Failed]:
+    """The `Read` of a study with this objective."""
+
+    def read(outcome: Outcome) -> Ran | Failed:
+        seconds = sum(step.seconds for step in outcome.steps)
+        for step in outcome.steps:
+            if (failure := _broken(step)) is not None:
+                kind, reason = failure
+                return Failed(kind, reason, seconds, step.stderr[-TAIL:])
+        found = _Found()
+        last = outcome.steps[-1]
+        if outcome.metrics is not None:
+            found.file(outcome.metrics)
+        else:
+            found.text(last.stdout)
+        problem = _problem(objective, found, outcome)
+        if problem:
+            kind = "evaluation" if found.invalid else "metric"
+            return Failed(cast(FailureKind, kind), problem, seconds, last.stderr[-TAIL:])
+        return Ran(found.numbers, seconds, tuple(found.warnings))
+
+    return read
+
+
+def _broken(step: StepOutcome) -> tuple[FailureKind, str] | None:
+    """Why a step gave nothing that can be believed, whatever it printed."""
+    if step.limit is not None:
+        told = {
+            "wall": f"{step.name} ran longer than its time limit and was ended after {step.seconds:.1f} s",
+            "stopped": f"{step.name} was stopped",
+        }
+        return "limit", told.get(step.limit, f"{step.name} went over its limit of {step.limit}")
+    if step.exit == 0:
+        return None
+    how = f"exit code {step.exit}" if step.exit is not None else f"signal {step.signal}"
+    said = next((line.strip() for line in reversed(step.stderr.splitlines()) if line.strip()), "")
+    reason = f"{step.name} ended with {how}" + (f": {said[:300]}" if said else "")
+    if step.name == "evaluate":
+        return "evaluation", reason
+    return ("build" if step.exit in (126, 127) or _SYNTAX.search(step.stderr) else "hypothesis"), reason
+
+
+def _problem(objective: Objective, found: "_Found", outcome: Outcome) -> str:
+    if found.invalid:
+        return found.invalid
+    name = objective.metric
+    if name in found.bad:
+        return f"{name} = {found.bad[name]!s:.60} is not a plain finite number"
+    if name not in found.numbers:
+        names = ", ".join(map(repr, list(found.numbers)[:8])) or "no metric at all"
+        where = outcome.metrics_problem or "print `" + name + "=NUMBER` on a line of its own, or write METALOOP_METRICS"
+        return f"metric {name!r} is missing: found {names}; {where}"
+    if objective.plausible and not objective.plausible[0] <= found.numbers[name] <= objective.plausible[1]:
+        low, high = objective.plausible
+        return f"{name} = {found.numbers[name]!r} is outside the plausible {low:g} to {high:g}: quarantined"
+    return ""
+
+
+class _Found:
+    """The numbers met so far; the last one of a name wins. `bad`: names whose last value was no plain finite number."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, float] = {}
+        self.bad: dict[str, object] = {}
+        self.warnings: list[str] = []
+        self.invalid = ""
+
+    def text(self, text: str) -> None:
+        lines = re.split(r"[\r\n]+", text)
+        for line in lines:
+            if line.startswith("error=") and not _NUMBER.fullmatch(line[6:].strip()):
+                self.invalid = f"it reported an error: {line[6:].strip()[:300]}"
+            elif (match := _LINE.fullmatch(line)) is not None:
+                self._token(match[1], match[2])
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        if last.startswith("{") and last.endswith("}"):
+            self._object(last)
+
+    def file(self, text: str) -> None:
+        if not self._object(text):
+            self.invalid = "the metrics file is not one strict JSON object (no NaN, no key twice)"
+
+    def _token(self, name: str, token: str) -> None:
+        if name == "valid" and token.lower() in ("false", "0"):
+            self.invalid = "it reported itself invalid"
+        self._put(name, float(token) if _NUMBER.fullmatch(token) else token)
+
+    def _object(self, text: str) -> bool:
+        try:
+            found = json.loads(text, object_pairs_hook=_no_twins, parse_constant=str)
+        except (ValueError, RecursionError):
+            return False
+        if not isinstance(found, dict):
+            return False
+        for name, value in found.items():
+            if name == "valid" and value is False:
+                self.invalid = "it reported itself invalid"
+            elif name == "error" and isinstance(value, str) and value:
+                self.invalid = f"it reported an error: {value[:300]}"
+            elif len(name) <= 200 and not isinstance(value, dict | list):
+                self._put(name, value)
+        return True
+
+    def _put(self, name: str, value: object) -> None:
+        new = plain(value)
+        if new is None:
+            self.bad[name] = value
+            return
+        if self.numbers.get(name, new) != new:
+            self._warn(f"{name} was reported as {self.numbers[name]!r} and as {new!r}: the last one counts")
+        self.numbers[name] = new
+        self.bad.pop(name, None)
+
+    def _warn(self, text: str) -> None:
+        if len(self.warnings) < 5:
+            self.warnings.append(text)
+
+
+def plain(value: object) -> float | None:
+    """A finite int or float as a float, or None: no bool, no NaN or infinity, nothing of 64 bits or more."""
+    if not number(value) or (type(value) is int and abs(value) >= 1 << 63) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def _no_twins(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key stands twice")
+    return found
+
+
+# ---- a score ---------------------------------------------------------------------------------------------------------
+
+
+def measure(view: View, trials: Sequence[Measurement]) -> Flow[tuple[Score | None, ...]]:
+    """One look a trial; the baseline is run `repeats` times, and its spread is the noise that changes are shown in."""
+    scores: list[Score | None] = []
+    for trial in trials:
+        results: tuple[Result | None, ...] = (trial.first,)
+        if view.role == "baseline" and isinstance(trial.first, Ran) and view.terms.baseline.repeats > 1:
+            more = yield Runs(trial.trial, tuple(range(1, view.terms.baseline.repeats)))
+            results += cast(tuple[Result, ...], more)
+        scores.append(_score(view.objective, results))
+    return tuple(scores)
+
+
+def _score(objective: Objective, results: Sequence[Result | None]) -> Score | None:
+    values = [result.metrics[objective.metric] for result in results if isinstance(result, Ran)]
+    if not values:
+        return None
+    return Score(fmean(values), len(values), stdev(values) if len(values) > 1 else None)
+
+
+# ---- a decision ------------------------------------------------------------------------------------------------------
+
+
+def decide(study: Study, round: Round) -> Decision:
+    """Strictly better than the incumbent is kept and crowned; a tie is not progress."""
+    kept: list[int] = []
+    crowned, why = study.tally.incumbent, []
+    for trial in (study.trials[slot] for slot in round.trials):
+        holder = None if crowned is None else study.trials[crowned]
+        wins, said = _judge(study, trial, holder)
+        why.append(said)
+        if wins:
+            kept.append(trial.number)
+            crowned = trial.number
+    return Decision(tuple(kept), crowned, "; ".join(why))
+
+
+def _judge(study: Study, trial: Trial, holder: Trial | None) -> tuple[bool, str]:
+    if trial.score is None:
+        return False, _unscored(trial.result)
+    if trial.role == "baseline":
+        return True, f"the baseline: {told(trial.score)}"
+    if study.the_terms.same_host and (other := _elsewhere(study, trial)):
+        return False, other
+    if holder is None or holder.score is None:
+        return True, f"{trial.score.value:g} is the first value that could be measured"
+    new, old = digits(trial.score.value, holder.score.value)
+    if study.objective.better(trial.score.value, holder.score.value):
+        return True, f"{new} beats {old} (trial {holder.number})"
+    if trial.score.value == holder.score.value:
+        return False, f"{new} ties with trial {holder.number}: a tie is not progress"
+    return False, f"{new} does not beat {old} (trial {holder.number})"
+
+
+def _unscored(result: Result | None) -> str:
+    reason: str = getattr(result, "reason", "it never ran")
+    return reason
+
+
+def _elsewhere(study: Study, trial: Trial) -> str:
+    reference = study.the_terms.fingerprint or (
+        study.trials[study.baseline].fingerprint if study.baseline is not None else trial.fingerprint
+    )
+    if trial.fingerprint == reference:
+        return ""
+    return f"not comparable: ran on {trial.fingerprint}, the study is measured on {reference}"
+
+
+def told(score: Score) -> str:
+    """A score in words: its value, and its spread where there is one."""
+    if score.sd is None:
+        return f"{score.value:g}"
+    return f"{score.value:g} +- {score.sd:.2g} (sd of {score.runs} runs)"
+
+
+def digits(a: float, b: float) -> tuple[str, str]:
+    """Two numbers with as few digits as show them to differ."""
+    pairs: Iterator[tuple[str, str]] = ((f"{a:.{n}g}", f"{b:.{n}g}") for n in range(4, 18))
+    return next(((x, y) for x, y in pairs if x != y or a == b), (repr(a), repr(b)))

@@ -1,0 +1,226 @@
+"""What a study waits for: every act there is to do, each with a key that stays the same until it is done.
+
+Pure: it sees the study and the time, and knows nothing of what is under way. It costs as much as there are open rounds.
+Acts come in two kinds: those that only think (`OpenRound`, `Think`, `Settle`, `Close`) and those that touch the world
+(`StartRun`, `StopRun`, `AskModel`, `WakeAt`).
+"""
+
+from typing import TypeAlias
+
+import msgspec
+
+from metaloop.events import Role, Stage
+from metaloop.flow import Runs
+from metaloop.roles import Ending
+from metaloop.study import FAULTS, PREPARE, Round, Study, Tally
+from metaloop.values import Failed, Ran
+
+
+class Act(msgspec.Struct, frozen=True):
+    """Something to do. Equal acts are the same act: the value is its own key."""
+
+
+class OpenRound(Act, frozen=True):
+    """A lane is free: begin a round that thinks from place `seen`."""
+
+    round: int
+    role: Role
+    seen: int
+
+
+class Think(Act, frozen=True):
+    """Drive the round's flow: it concludes, or it asks."""
+
+    round: int
+    stage: Stage
+
+
+class Settle(Act, frozen=True):
+    """Decide the round."""
+
+    round: int
+
+
+class Close(Act, frozen=True):
+    """End the study."""
+
+    ending: Ending
+
+
+class StartRun(Act, frozen=True):
+    """See this run to its end: start it, or follow what runs already. `trial` may be PREPARE."""
+
+    trial: int
+    run: int
+
+
+class StopRun(Act, frozen=True):
+    """End what runs: the study's time is over, or somebody said stop."""
+
+    trial: int
+    run: int
+    why: str
+
+
+class AskModel(Act, frozen=True):
+    """Put these members of a recorded ask to the model."""
+
+    round: int
+    stage: Stage
+    index: int
+    missing: tuple[int, ...]
+
+
+class WakeAt(Act, frozen=True):
+    """Look again at this study second, whatever happens."""
+
+    at: float
+
+
+Deed: TypeAlias = StartRun | StopRun | AskModel | WakeAt
+
+
+def plan(study: Study, now: float) -> tuple[Act, ...]:
+    """Every act the study waits for at study second `now`. Nothing for a study that is closed or was never opened."""
+    if study.terms is None or study.closed is not None:
+        return ()
+    abrupt = cut_short(study, now)
+    if study.terms.prepare and not isinstance(study.prepare.last, Ran):
+        return _prepare(study, abrupt)
+    acts: list[Act] = []
+    for round in study.open.values():
+        if study.mode == "run" or round.role == "directed":
+            acts += _wind_up(study, round, abrupt) if abrupt else _advance(study, round)
+    if abrupt:
+        return tuple(acts) or (Close(abrupt),)
+    if (opening := next_round(study)) is not None:
+        acts.append(opening)
+    elif not acts and (ending := enough(study, _known(study))) is not None:
+        acts.append(Close(ending))
+    return (*acts, WakeAt(study.bounds.max_wall_time_s))
+
+
+# ---- rounds ----------------------------------------------------------------------------------------------------------
+
+
+def next_round(study: Study) -> OpenRound | None:
+    """The round that may begin now, if one may: lanes, window, budget and guards allow it."""
+    if study.paused or len(study.open) >= study.bounds.lanes:
+        return None
+    number = study.rounds + 1
+    if study.directives:
+        return OpenRound(number, "directed", study.place)
+    if study.mode == "one":
+        return None
+    if _needs_baseline(study):
+        return None if study.open or _hopeless(study) else OpenRound(number, "baseline", study.place)
+    tally = _known(study)
+    if tally is None or study.searched >= study.bounds.max_iterations or enough(study, tally) is not None:
+        return None
+    if study.the_terms.order == "strict":
+        return OpenRound(number, "search", tally.place) if _all_proposed(study) else None
+    return OpenRound(number, "search", study.place)
+
+
+def _known(study: Study) -> Tally | None:
+    """The newest counters that the next round may look at; None while it has to wait for some.
+
+    `strict`: those of the round `window` before it, however many are decided already, so that lanes change nothing.
+    """
+    if study.the_terms.order == "free":
+        return study.tally
+    back = study.the_terms.window - len(study.open)
+    if back <= 0:
+        return None
+    known = study.tallies[-back] if len(study.tallies) >= back else study.floor
+    return max(known, study.floor, key=lambda tally: tally.place)
+
+
+def _all_proposed(study: Study) -> bool:
+    return all(round.proposed for round in study.open.values())
+
+
+def _needs_baseline(study: Study) -> bool:
+    baseline = study.the_terms.baseline
+    return baseline.kind != "none" and baseline.repeats > 0 and study.baseline is None
+
+
+def _advance(study: Study, round: Round) -> list[Act]:
+    """What an open round waits for."""
+    for stage in ("propose", "measure"):
+        for index, exchange in enumerate(round.asked[stage]):
+            if not isinstance(exchange.asked, Runs) and (missing := exchange.missing()):
+                return [AskModel(round.number, stage, index, missing)]
+    if not round.proposed:
+        return [Think(round.number, "propose")]
+    waiting = [(t, r) for t, r in round.waits if not study.run(t, r).settled]
+    if waiting:
+        return [StartRun(t, r) for t, r in waiting]
+    if study.the_terms.order == "strict" and round.number != next(iter(study.open)):
+        return []
+    return [Think(round.number, "measure") if round.scores is None else Settle(round.number)]
+
+
+def _prepare(study: Study, abrupt: Ending | None) -> tuple[Act, ...]:
+    run = study.prepare
+    if abrupt:
+        return (StopRun(PREPARE, 0, abrupt.why),) if run.running else (Close(abrupt),)
+    if run.settled:
+        reason = run.last.reason if isinstance(run.last, Failed) else str(run.last)
+        return (Close(Ending("prepare_failed", f"prepare failed: {reason}")),)
+    return StartRun(PREPARE, 0), WakeAt(study.bounds.max_wall_time_s)
+
+
+def _wind_up(study: Study, round: Round, ending: Ending) -> list[Act]:
+    """What an open round waits for when the study ends now: what runs is stopped, what is known is decided."""
+    runs = [(t, r, study.run(t, r)) for t, r in round.waits]
+    if running := [StopRun(t, r, ending.why) for t, r, run in runs if run.running]:
+        return list(running)
+    return _advance(study, round) if runs and all(run.settled for _, _, run in runs) else []
+
+
+# ---- guards ----------------------------------------------------------------------------------------------------------
+
+
+def cut_short(study: Study, now: float) -> Ending | None:
+    """The reasons that end a study at once, in the middle of a trial."""
+    if study.stop is not None:
+        return Ending("stopped", f"stopped by {study.stop.by}" + (f": {study.stop.why}" if study.stop.why else ""))
+    if now >= study.bounds.max_wall_time_s:
+        return Ending("wall_clock", f"the study's {study.bounds.max_wall_time_s:g} s of wall clock are used up")
+    if study.faults >= FAULTS:
+        return Ending("faulted", f"{FAULTS} rounds running could not be thought through")
+    return None
+
+
+def enough(study: Study, tally: Tally | None = None) -> Ending | None:
+    """The first guard that says so, by the counters of `tally` (the newest, unless given)."""
+    bounds, tally = study.bounds, tally or study.tally
+    if study.mode == "one" and not study.directives:
+        return Ending("directed", "what was asked for is done")
+    if _needs_baseline(study) and _hopeless(study):
+        return Ending("baseline_failed", "the baseline could not be measured")
+    if tally.best is not None and study.objective.reached(tally.best):
+        return Ending("target", f"the target of {study.objective.target:g} is reached")
+    if tally.exhausted:
+        return Ending("exhausted", tally.exhausted)
+    if _failing(study, tally):
+        commonest = f"; most often: {tally.failures[0][0]}" if tally.failures else ""
+        failed = sum(tally.recent)
+        return Ending("failure_rate", f"{failed} of the last {len(tally.recent)} trials failed{commonest}")
+    if bounds.no_improve_limit and tally.since_best >= bounds.no_improve_limit:
+        return Ending("no_improvement", f"{tally.since_best} trials running were no improvement")
+    if study.searched >= bounds.max_iterations:
+        return Ending("max_iterations", f"all {bounds.max_iterations} trials are done")
+    return None
+
+
+def _hopeless(study: Study) -> bool:
+    """Whether every way to a baseline was tried: a script that needs parameters gets the middle of the space."""
+    return study.baselines >= (2 if study.the_terms.baseline.kind == "script" else 1)
+
+
+def _failing(study: Study, tally: Tally) -> bool:
+    """Only a full window counts: 7 of 8 is a rate, 7 of 7 is a start."""
+    full = len(tally.recent) >= study.bounds.failure_window
+    return full and sum(tally.recent) / len(tally.recent) >= study.bounds.failure_rate_limit

@@ -1,0 +1,37 @@
+"""Who proposes in which round: the baseline first, then what was asked for from outside, and else the search."""
+
+from collections.abc import Sequence
+
+from metaloop.flow import Flow, conclude
+from metaloop.roles import Propose
+from metaloop.study import View
+from metaloop.values import Params, Proposal, middle
+
+
+def opening(search: Propose) -> Propose:
+    """`search`, with baselines and directed rounds taken care of."""
+
+    def propose(view: View) -> Flow[Sequence[Proposal]]:
+        match view.role:
+            case "baseline":
+                return conclude([baseline(view)])
+            case "directed":
+                return conclude([Proposal(view.directed or Params({}), by="person")])
+            case "search":
+                return search(view)
+
+    return propose
+
+
+def baseline(view: View) -> Proposal:
+    """What is compared with: as configured; a script that fails without parameters gets the middle of the space."""
+    wanted = view.terms.baseline
+    if wanted.kind == "params":
+        return Proposal(Params(dict(wanted.params)), by="baseline", why="the parameters given as baseline")
+    if wanted.kind == "cmd":
+        return Proposal(Params({}), by="baseline", why="the command given as baseline")
+    failed = next((trial for trial in view.settled() if trial.role == "baseline" and trial.failed), None)
+    if failed is None:
+        return Proposal(Params({}), by="baseline", why="the script with no parameters")
+    why = "the middle of the space, since the script does not run without parameters"
+    return Proposal(Params(middle(view.space)), by="baseline", why=why, fallback=f"trial {failed.number} failed")
