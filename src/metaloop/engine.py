@@ -216,8 +216,8 @@ class Engine:
                 self._append(request)
             self.world.inbox.done(request.request)
 
-    def _append(self, *events: Event) -> None:
-        _commit(self.world.ledger, self.study, self.at, events, self.world.observers)
+    def _append(self, *events: Event, at: float | None = None) -> None:
+        _commit(self.world.ledger, self.study, self.at if at is None else at, events, self.world.observers)
 
     # ---- deeds, as tasks
 
@@ -277,10 +277,11 @@ class Engine:
             lane=lane, nonce=world.nonce(), folder=world.folder, cwd=world.cwd, env=world.env,
         )  # fmt: skip
         handle = await world.executor.start(wanted)
-        if self._until is not None:
+        at = self.at
+        if self._until is not None or act not in plan(self.study, at):  # an interrupt, a stop, or the end of time
             await world.executor.stop(handle)
             return False
-        self._append(Started(act.trial, act.run, attempt, lane, handle))
+        self._append(Started(act.trial, act.run, attempt, lane, handle), at=at)
         await world.executor.release(handle)
         return True
 

@@ -1,0 +1,59 @@
+"""What this machine is, and which program a name stands for."""
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from metaloop.terms import Host
+from metaloop.values import digest
+
+_ASK_PYTHON = "import sys; print(sys.executable)"
+
+
+def this_host() -> Host:
+    """System, kernel and processor, and a fingerprint over them: results of different ones are hard to compare."""
+    system, kernel, processor = platform.system(), platform.release(), _gpu() or _cpu()
+    return Host(digest(f"{system}|{kernel}|{processor}".encode())[:16], system, kernel, processor)
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+    except OSError:
+        lines = []
+    found = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    return found or platform.processor() or platform.machine()
+
+
+def _gpu() -> str:
+    names = []
+    for path in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
+        lines = path.read_text(errors="replace").splitlines()
+        names += [line.partition(":")[2].strip() for line in lines if line.startswith("Model:")]
+    return ", ".join(names)
+
+
+def program(name: str, cwd: str, path: str | None) -> str | None:
+    """The file that `name` runs, as a trial started in `cwd` with this PATH finds it; None where there is none.
+
+    A python is asked what it really is: a version manager's shim would cost every trial a tenth of a second.
+    """
+    found = shutil.which(name, path=path) if os.sep not in name else str(Path(cwd, name))
+    if found is None or not os.access(found, os.X_OK) or Path(found).is_dir():
+        return None
+    if Path(name).name.startswith("python") and not os.path.samefile(found, sys.executable):
+        return _real_python(found, cwd) or found
+    return found
+
+
+def _real_python(found: str, cwd: str) -> str:
+    try:
+        asked = subprocess.run(
+            [found, "-I", "-S", "-c", _ASK_PYTHON], cwd=cwd, capture_output=True, text=True, timeout=20, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return asked.stdout.strip()

@@ -1,0 +1,166 @@
+"""A study as rows, for people and tools: one row a trial, with a status, a decision and what it was compared with."""
+
+from collections.abc import Iterator, Mapping
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from metaloop.events import Role
+from metaloop.study import Study, Trial, Verdict
+from metaloop.values import Failed, Pruned, Ran, Refused, Result, Scalar, Stopped
+
+Status: TypeAlias = Literal[
+    "pending",
+    "running",
+    "ok",
+    "failed",
+    "timeout",
+    "invalid_metric",
+    "lost",
+    "interrupted",
+    "stopped",
+    "pruned",
+    "refused",
+]
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One trial. `noise` is the gain in standard deviations of the baseline, None where that is not known or zero.
+
+    `gain`: against the incumbent it was compared with (`against`); positive is better. `seconds`: of all its runs.
+    """
+
+    trial: int
+    round: int
+    role: Role
+    status: Status
+    verdict: Verdict
+    decision: Literal["keep", "discard", ""]
+    params: dict[str, Scalar]
+    metrics: dict[str, float]
+    value: float | None = None
+    runs: int = 0
+    sd: float | None = None
+    gain: float | None = None
+    noise: float | None = None
+    against: int | None = None
+    changed: tuple[str, ...] = ()
+    seconds: float = 0.0
+    by: str = ""
+    why: str = ""
+    reason: str = ""
+    fallback: str = ""
+    fingerprint: str = ""
+    comparable: bool = True
+    attempts: int = 0
+
+
+def rows(study: Study) -> Iterator[Row]:
+    """Every trial there ever was, by number."""
+    return (row(study, study.trials[number]) for number in sorted(study.trials))
+
+
+def row(study: Study, trial: Trial) -> Row:
+    holder = None if trial.beat is None else study.trials[trial.beat]
+    gain = noise = None
+    if trial.score and holder and holder.score:
+        gain = study.objective.gain(trial.score.value, holder.score.value)
+        width = noise_width(study)
+        noise = gain / width if width else None
+    reference = study.trials[study.baseline].fingerprint if study.baseline is not None else ""
+    first = trial.result
+    return Row(
+        trial=trial.number,
+        round=trial.round,
+        role=trial.role,
+        status=status(trial),
+        verdict=trial.verdict,
+        decision="" if trial.decided_at is None else "keep" if trial.kept else "discard",
+        params=trial.change.values,
+        metrics=first.metrics if isinstance(first, Ran) else {},
+        value=trial.score.value if trial.score else None,
+        runs=trial.score.runs if trial.score else 0,
+        sd=trial.score.sd if trial.score else None,
+        gain=gain,
+        noise=noise,
+        against=trial.beat,
+        changed=changed(trial.change.values, holder.change.values if holder else {}),
+        seconds=sum(getattr(run.last, "seconds", 0.0) for run in trial.runs),
+        by=trial.proposal.by,
+        why=trial.why,
+        reason=getattr(first, "reason", ""),
+        fallback=trial.proposal.fallback,
+        fingerprint=trial.fingerprint,
+        comparable=not reference or reference == trial.fingerprint,
+        attempts=sum(run.attempt for run in trial.runs),
+    )
+
+
+def noise_width(study: Study) -> float | None:
+    """The standard deviation of the baseline's runs; None with one run or none, 0 where they were all equal."""
+    score = study.trials[study.baseline].score if study.baseline is not None else None
+    return score.sd if score else None
+
+
+def status(trial: Trial) -> Status:
+    """What became of it, in one word."""
+    if trial.refusal:
+        return "refused"
+    if any(run.running for run in trial.runs):
+        return "running"
+    return _status(trial.result)
+
+
+def _status(result: Result | None) -> Status:
+    match result:
+        case None:
+            return "pending"
+        case Ran():
+            return "ok"
+        case Failed(kind="limit"):
+            return "timeout" if "time limit" in result.reason else "failed"
+        case Failed(kind="metric"):
+            return "invalid_metric"
+        case Failed(kind="lost"):
+            return "lost"
+        case Failed():
+            return "failed"
+        case Stopped(by="interrupt"):
+            return "interrupted"
+        case Stopped():
+            return "stopped"
+        case Pruned():
+            return "pruned"
+        case Refused():
+            return "refused"
+
+
+def changed(new: Mapping[str, Scalar], old: Mapping[str, Scalar]) -> tuple[str, ...]:
+    """`name=value` for every parameter that differs."""
+    return tuple(f"{name}={short(value)}" for name, value in new.items() if name not in old or old[name] != value)
+
+
+def short(value: Scalar) -> str:
+    """A value in a few characters: four significant digits of a float, everything of the rest."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+class Totals(msgspec.Struct, frozen=True):
+    """How many trials there are of each status (they sum to `trials`); `settled` ones are decided."""
+
+    trials: int
+    settled: int
+    by_status: dict[str, int]
+    fallbacks: int
+    executions: int
+
+
+def totals(study: Study) -> Totals:
+    """`executions`: one a trial that ran, and one more each time that a run had to be started again."""
+    counts: dict[str, int] = {}
+    again = 0
+    for trial in study.trials.values():
+        counts[status(trial)] = counts.get(status(trial), 0) + 1
+        again += sum(max(0, run.attempt - 1) for run in trial.runs) + any(run.attempt for run in trial.runs)
+    settled = sum(trial.decided_at is not None for trial in study.trials.values())
+    return Totals(len(study.trials), settled, counts, study.fallbacks, again)
