@@ -1,0 +1,941 @@
+"""Keeper: one small process a lane that runs one job at a time and outlives its controller.
+
+usage: python -I -S keeper.py LANE_DIR IDLE_SECONDS    (exit 0: the lane is served; 75: somebody else serves it already)
+
+A script of its own, with nothing but the standard library, so that it starts fast and holds none of the controller's
+secrets. LANE_DIR holds lock (flock held for life: one keeper a lane), sock, keeper.log, and dirty while a job is there.
+A job's own folder (`dir`, which must not exist: a nonce never runs twice) gets STEP.out, STEP.err, home/, tmp/ and, at
+the end, result.json.
+
+Protocol: one JSON object a line over LANE_DIR/sock; one controller at a time, a second gets {"error": "busy"}.
+A request carries an "id", which its reply repeats. A HANDLE is {nonce, dir, pid, starttime, boot_id}.
+  <- {"hello": 1, pid, starttime, boot_id}                    on connect
+  -> {"op": "start", "job": {nonce, dir, cwd, env, steps: [{name, argv, timeout}], limits, metrics?}}
+  <- {"state": "blocked", "handle": HANDLE} | {"error": why}  forked, and waiting at its gate. End of file at the gate
+                                                              (keeper died) or the socket (controller died): never runs
+  -> {"op": "release" | "look" | "wait" | "stop", "handle": HANDLE}    idempotent; wait and stop answer at the end
+  <- {"state": "blocked" | "running" | "done" (with "result") | "gone"}    gone: runs not, has no result, never will
+  -> {"op": "quit"}                                           ends the job (limit `stopped`) and the keeper
+limits: grace (seconds between SIGTERM and SIGKILL), out_cap (bytes kept of each stream: head and tail), out_total (bytes
+written before it is killed; off without), metrics_cap (bytes), memory (bytes) and processes through a cgroup where one is
+writable, files (descriptors of a process). A step's `enforced` says which of memory, processes and files held.
+
+An error nobody expected is not handled: the keeper dies, the first process dies with it, the next keeper of the lane
+kills what is left (by cgroup, or by METALOOP_LANE in its environment), and the answer for that job is "gone".
+
+Not covered: without a sandbox a job has our user id, so it may kill its keeper, talk to the socket, or write a
+result.json after killing the keeper. A daemon that also cleared its environment outlives a *killed* keeper where no
+cgroup is writable. Disk quota, network and system calls are the sandbox's affair, which is simply part of argv.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import hashlib
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import stat
+import struct
+import sys
+import time
+
+TYPE_CHECKING = False  # importing typing costs milliseconds at every start
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any, NoReturn, TypeAlias
+
+    Record: TypeAlias = dict[str, Any]
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 36, 38
+MARK = "METALOOP_LANE"
+BUSY = 75
+PATIENCE_S = 5.0  # how long a tree may resist SIGKILL (uninterruptible sleep) before we answer without it
+CALM_S = 0.3  # how long we try to stop a growing tree before the first kill
+LIBC = ctypes.CDLL(None, use_errno=True)
+now = time.monotonic
+
+
+# ---- small tools -----------------------------------------------------------------------------------------------------
+
+
+def prctl(option: int, value: int) -> None:
+    if LIBC.prctl(option, value, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
+def slurp(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def unlink(path: str, dirfd: int | None = None) -> None:
+    try:
+        os.unlink(path, dir_fd=dirfd)
+    except FileNotFoundError:
+        pass
+
+
+def close(fd: int) -> None:
+    """Closes what was opened; -1 is what was not."""
+    if fd >= 0:
+        os.close(fd)
+
+
+def starttime(pid: int) -> int | None:
+    """Clock ticks after boot at which the process started; None where it is no more, or is a zombie."""
+    try:
+        fields = slurp(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if fields[0] in b"ZX" else int(fields[19])
+
+
+def identity(pid: int) -> Record:
+    """What no other process on this machine ever shares: pid alone is used again."""
+    boot = slurp("/proc/sys/kernel/random/boot_id").decode().strip()
+    return {"pid": pid, "starttime": starttime(pid), "boot_id": boot}
+
+
+def send(pids: Iterable[int], signum: int) -> None:
+    for pid in pids:
+        try:
+            os.kill(pid, signum)
+        except ProcessLookupError:
+            pass
+
+
+def sync(path: str, dirfd: int | None = None) -> None:
+    """Makes a file or folder durable. Where that fails a power cut may lose the result, and the answer is then gone."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=dirfd)
+    except OSError:
+        return
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        print("cannot sync", path, error, flush=True)
+    finally:
+        os.close(fd)
+
+
+def read_metrics(name: str, dirfd: int, cap: int) -> Record | None:
+    """A file that hostile code wrote, as text, or the problem with it; None where there is none."""
+    try:
+        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=dirfd)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return {"problem": f"the metrics file cannot be read: {error.strerror}"}
+    with open(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return {"problem": "the metrics file is not a regular file"}
+        data = file.read(cap + 1)
+    if len(data) > cap:
+        return {"problem": f"the metrics file is larger than {cap} bytes"}
+    return {"text": data.decode(errors="replace"), "sha256": hashlib.sha256(data).hexdigest()}
+
+
+# ---- ending a tree ---------------------------------------------------------------------------------------------------
+
+
+def children(pid: int) -> set[int]:
+    try:
+        tasks = os.listdir(f"/proc/{pid}/task")
+        return {int(c) for task in tasks for c in slurp(f"/proc/{pid}/task/{task}/children").split()}
+    except (FileNotFoundError, ProcessLookupError):
+        return set()
+
+
+def stop_descendants() -> set[int]:
+    """Walks down from us, stopping each before listing its own: a stopped parent neither forks nor reaps."""
+    me = os.getpid()
+    seen: set[int] = set()
+    todo = [me]
+    while todo:
+        pid = todo.pop()
+        if pid != me:
+            send([pid], signal.SIGSTOP)
+        new = children(pid) - seen
+        seen |= new
+        todo += new
+    return seen
+
+
+def kill_tree(main: int, cgroup: Cgroup) -> tuple[int | None, resource.struct_rusage | None, bool]:
+    """Kills until no descendant is left. Gives wait status and usage of `main`, and whether all are dead.
+
+    We are the subreaper: whatever the job orphaned is our child, and ECHILD means that nothing is left.
+    """
+    status = usage = None
+    begun = now()
+    while True:
+        cgroup.kill()
+        before, pids = None, stop_descendants()
+        while pids != before and now() < begun + CALM_S:  # a death frees a pid for a fork bomb: first stop them all
+            before, pids = pids, stop_descendants()
+        send(pids, signal.SIGKILL)
+        while True:
+            try:
+                pid, ended, used = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return status, usage, True
+            if pid == main:
+                status, usage = ended, used
+            if not pid:
+                break
+        if now() > begun + PATIENCE_S:
+            return status, usage, False
+        time.sleep(0.001)
+
+
+class Cgroup:
+    """A group below our own in every hierarchy that lets us (v1, v2, both, none). `on` names what is in force."""
+
+    LIMITS = (("memory", "memory.max"), ("memory", "memory.limit_in_bytes"), ("processes", "pids.max"))
+    EVENTS = (
+        ("memory", "memory.events", b"oom_kill"),
+        ("memory", "memory.oom_control", b"oom_kill"),
+        ("processes", "pids.events", b"max"),
+    )
+
+    def __init__(self, name: str, limits: Record) -> None:
+        self.dirs: list[str] = []
+        self.on: list[str] = []
+        for line in slurp("/proc/self/cgroup").decode().splitlines() if limits.get("cgroup", True) else ():
+            _, controllers, path = line.split(":", 2)
+            if controllers in ("", "memory", "pids"):
+                hierarchy = controllers or ("unified" if os.path.isdir("/sys/fs/cgroup/unified") else "")
+                self.make(os.path.join("/sys/fs/cgroup", hierarchy, path.lstrip("/"), name), limits)
+
+    @classmethod
+    def found(cls, dirs: list[str]) -> Cgroup:
+        """What a dead keeper of this lane wrote down."""
+        group = cls("", {"cgroup": False})
+        group.dirs = [path for path in dirs if os.path.isdir(path)]
+        return group
+
+    def make(self, path: str, limits: Record) -> None:
+        try:
+            os.mkdir(path)
+        except OSError:
+            return
+        self.dirs.append(path)
+        for key, file in self.LIMITS:
+            if limits.get(key) is not None and os.path.exists(f"{path}/{file}") and self.put(path, file, limits[key]):
+                self.on.append(key)
+
+    @staticmethod
+    def put(path: str, name: str, value: int) -> bool:
+        try:
+            with open(f"{path}/{name}", "w") as file:
+                file.write(str(value))
+        except OSError:
+            return False
+        return True
+
+    def add(self, pid: int) -> None:
+        """A group that does not take the process limits nothing."""
+        taken = [self.put(path, "cgroup.procs", pid) for path in self.dirs]
+        if not all(taken):
+            self.on.clear()
+
+    def kill(self) -> None:
+        for path in self.dirs:
+            if os.path.exists(path + "/cgroup.kill"):
+                self.put(path, "cgroup.kill", 1)
+                continue
+            try:
+                send([int(pid) for pid in slurp(path + "/cgroup.procs").split()], signal.SIGKILL)
+            except OSError:
+                pass
+
+    def hits(self) -> dict[str, int]:
+        """How often each limit was hit, of those that were."""
+        found = {}
+        for path in self.dirs:
+            for key, file, counter in self.EVENTS:
+                try:
+                    counts = dict(line.split() for line in slurp(f"{path}/{file}").splitlines())
+                    found[key] = int(counts[counter])
+                except (OSError, KeyError, ValueError):
+                    pass
+        return {key: count for key, count in found.items() if count}
+
+    def remove(self) -> None:
+        for path in self.dirs:
+            for _ in range(100):  # the last of the dead may take a moment to leave
+                try:
+                    os.rmdir(path)
+                    break
+                except FileNotFoundError:
+                    break
+                except OSError:
+                    time.sleep(0.002)
+
+
+# ---- one step --------------------------------------------------------------------------------------------------------
+
+
+class Drain:
+    """A pipe into a file that gets at most `cap` bytes: the head at once, the tail at the end. Never stops reading.
+
+    What is dropped is told on the line where it is missing, so that no half of a line passes for a whole one.
+    """
+
+    def __init__(self, file: int, cap: int) -> None:
+        self.reader, self.writer = os.pipe()
+        os.set_blocking(self.reader, False)
+        self.file, self.hash = file, hashlib.sha256()
+        self.room, self.keep, self.tail = cap // 2, cap - cap // 2, bytearray()
+        self.total = self.stored = 0
+        self.open = True
+
+    def write(self, data: bytes) -> None:
+        """A full disk loses output, never the job."""
+        try:
+            done = os.write(self.file, data)
+        except OSError:
+            return
+        self.stored += done
+        self.hash.update(data[:done])
+
+    def read(self) -> bool:
+        """Takes what is there; False when there is nothing more for now."""
+        try:
+            data = os.read(self.reader, 1 << 16)
+        except BlockingIOError:
+            return False
+        self.open = bool(data)
+        self.total += len(data)
+        if self.room:
+            self.write(data[: self.room])
+        self.tail += data[self.room :]
+        self.room = max(0, self.room - len(data))
+        if len(self.tail) > self.keep + (1 << 18):
+            del self.tail[: len(self.tail) - self.keep]
+        return self.open
+
+    def close(self) -> Record:
+        """The end: writes the tail, closes both pipe and file."""
+        for _ in range(64):  # no pipe holds more; somebody outside the tree might write for ever
+            if not self.read():
+                break
+        lost = max(0, len(self.tail) - self.keep)
+        kept = self.total - len(self.tail)  # the head, and what was dropped already
+        dropped = lost + max(0, kept - self.stored)
+        note = b" [... %d bytes dropped ...] " % dropped if dropped else b""
+        self.write(note + bytes(self.tail[lost:]))
+        os.close(self.reader)
+        os.close(self.file)
+        cut = max(dropped, self.total + len(note) - self.stored)  # more than we dropped where the disk was full
+        return {"bytes": self.total, "dropped": cut, "kept": self.stored, "sha256": self.hash.hexdigest()}
+
+
+def cap_files(files: int | None) -> None:
+    if files is not None:
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        files = files if hard == resource.RLIM_INFINITY else min(files, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+
+
+def become(argv: list[str], job: Record, fds: tuple[int, int, int], lane: str, parent: int) -> NoReturn:
+    """The forked child: waits at its gate, then turns into the program. It keeps nothing but fds 0 to 2."""
+    try:
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(125)
+        signal.set_wakeup_fd(-1)
+        for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(signum, signal.SIG_DFL)
+        os.setsid()
+        os.umask(0o022)
+        null = os.open(os.devnull, os.O_RDONLY)
+        gate, out, err = fds
+        for there, here in enumerate((null, out, err, gate)):
+            os.dup2(here, there, inheritable=there < 3)
+        os.closerange(4, 1 << 16)  # before the gate is read: among them is its other end
+        prctl(PR_SET_NO_NEW_PRIVS, 1)
+        if os.read(3, 1) != b"g":  # end of file must never open the gate
+            os._exit(125)
+        os.chdir(job["cwd"])
+        cap_files(job["limits"].get("files"))
+        own = {"HOME": job["dir"] + "/home", "TMPDIR": job["dir"] + "/tmp", MARK: lane}
+        os.execvpe(argv[0], argv, {**job["env"], **own})
+    except BaseException as error:
+        why = error.strerror if isinstance(error, OSError) else repr(error)
+        text = f"metaloop: cannot start {argv[0]!r} in {job['cwd']!r}: {why}\n"
+        os.write(2, text.encode(errors="backslashreplace"))
+    os._exit(127)
+
+
+class Process:
+    """One step's process tree: forked and blocked at its gate, then running, then all of it dead."""
+
+    def __init__(self, step: Record, job: Record, files: tuple[int, int], lane: str) -> None:
+        """Raises OSError (no pids, no descriptors, no disk); then nothing is left of it and `files` are closed."""
+        self.step, self.limits = step, job["limits"]
+        self.pid = self.pidfd = self.gate = -1
+        self.born = self.ended = now()
+        self.drains: list[Drain] = []
+        self.cgroup = Cgroup.found([])
+        try:
+            self.cgroup = Cgroup(f"{tag(lane)}-{time.monotonic_ns():x}", self.limits)
+            with open("dirty", "w") as file:  # not synced: a reboot leaves no processes
+                file.write("\n".join(self.cgroup.dirs))
+            for fd in files:
+                self.drains.append(Drain(fd, self.limits["out_cap"]))
+            self.fork(job, lane)
+        except OSError:
+            for fd in files[len(self.drains) :]:
+                os.close(fd)
+            self.kill(None)
+            raise
+
+    def fork(self, job: Record, lane: str) -> None:
+        writers = [drain.writer for drain in self.drains]
+        gate, self.gate = os.pipe()
+        me = os.getpid()
+        try:
+            self.pid = os.fork()
+            if not self.pid:
+                become(self.step["argv"], job, (gate, writers[0], writers[1]), lane, me)
+            self.pidfd = os.pidfd_open(self.pid)
+        finally:
+            for fd in (gate, *writers):
+                os.close(fd)
+        self.cgroup.add(self.pid)
+
+    def open_gate(self) -> None:
+        self.born = now()
+        try:
+            os.write(self.gate, b"g")
+        except BrokenPipeError:  # somebody killed it while it waited; its end is noticed like any other
+            pass
+
+    def exited(self) -> bool:
+        poll = select.poll()
+        poll.register(self.pidfd, select.POLLIN)
+        return bool(poll.poll(0))
+
+    def terminate(self) -> None:
+        """Asks its process group to end; a group that is not there yet has the whole grace to be killed."""
+        try:
+            os.killpg(self.pid, signal.SIGTERM)
+        except ProcessLookupError:
+            pass
+
+    def kill(self, limit: str | None) -> Record:
+        """Ends the whole tree and tells how the step ended. `limit`: why we ended it, None where it ended by itself."""
+        self.ended = now()
+        close(self.gate)
+        status, usage, clean = kill_tree(self.pid, self.cgroup)
+        dead = now()
+        close(self.pidfd)
+        code = None if status is None else os.waitstatus_to_exitcode(status)
+        hits = self.cgroup.hits()
+        self.cgroup.remove()
+        if limit is None and code != 0:
+            limit = next((key for key in ("memory", "processes") if key in hits), None)
+        streams = [drain.close() for drain in self.drains]
+        return {
+            "name": self.step["name"],
+            "exit": code if code is not None and code >= 0 else None,
+            "signal": -code if code is not None and code < 0 else None,
+            "limit": limit,
+            "clean": clean,
+            "hits": hits,
+            "enforced": [*self.cgroup.on, *(["files"] if self.limits.get("files") is not None else [])],
+            "wall_s": self.ended - self.born,
+            "kill_s": dead - self.ended,
+            "cpu_s": usage and usage.ru_utime + usage.ru_stime,
+            "maxrss_kb": usage and usage.ru_maxrss,
+            "out": streams[0] if streams else {},
+            "err": streams[1] if len(streams) > 1 else {},
+        }
+
+
+# ---- one job ---------------------------------------------------------------------------------------------------------
+
+
+class Trial:
+    """One job under way: its folder, the process of its current step, the records of the steps before."""
+
+    def __init__(self, job: Record, lane: str) -> None:
+        """Raises OSError; then nothing of it exists, and its folder only if it did before."""
+        self.job, self.lane, self.limits = job, lane, job["limits"]
+        self.records: list[Record] = []
+        self.released: float | None = None
+        self.deadline: float | None = None
+        self.ending: str | None = None
+        self.waiters: list[int] = []
+        self.files: dict[str, int] = {}
+        self.unpublishable = ""
+        self.dir = self.parent = -1
+        os.mkdir(job["dir"], 0o700)
+        try:
+            self.furnish()
+            self.begun = now()
+            self.process = Process(*self.parts())
+        except OSError:
+            self.remove()
+            raise
+        self.handle = {"nonce": job["nonce"], "dir": job["dir"], **identity(self.process.pid)}
+
+    def furnish(self) -> None:
+        """Everything of ours in the folder is made before anything of theirs runs: later a name may be a trap."""
+        self.parent = os.open(os.path.dirname(self.job["dir"]), os.O_RDONLY | os.O_DIRECTORY)
+        self.dir = os.open(self.job["dir"], os.O_RDONLY | os.O_DIRECTORY)
+        for name in ("home", "tmp"):
+            os.mkdir(name, 0o700, dir_fd=self.dir)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
+        for name in self.names():
+            self.files[name] = os.open(name, flags, 0o600, dir_fd=self.dir)
+
+    def names(self) -> list[str]:
+        return [f"{step['name']}.{end}" for step in self.job["steps"] for end in ("out", "err")]
+
+    def parts(self) -> tuple[Record, Record, tuple[int, int], str]:
+        """What the current step's Process is made from; its two files become its own."""
+        step = self.job["steps"][len(self.records)]
+        return step, self.job, (self.files.pop(f"{step['name']}.out"), self.files.pop(f"{step['name']}.err")), self.lane
+
+    def release(self) -> None:
+        if self.released is None:
+            self.released = now()
+            self.run()
+
+    def run(self) -> None:
+        self.process.open_gate()
+        self.deadline = now() + self.process.step["timeout"]
+
+    def step_over(self, limit: str | None) -> bool:
+        """Ends the current step's tree. True if the next step runs now, False if this was the last."""
+        record = self.process.kill(limit)
+        self.records.append(record)
+        if record["exit"] != 0 or record["limit"] or not record["clean"] or len(self.records) == len(self.job["steps"]):
+            return False
+        if metrics := self.job.get("metrics"):  # the metrics are those of the last step, and nobody else's
+            try:
+                os.rename(metrics, f"{record['name']}.metrics", src_dir_fd=self.dir, dst_dir_fd=self.dir)
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                return self.broken(error)
+        try:
+            self.process = Process(*self.parts())
+        except OSError as error:
+            return self.broken(error)
+        self.run()
+        return True
+
+    def broken(self, error: OSError) -> bool:
+        """The next step could not be started: recorded like a program that is not there, and told on its stderr."""
+        step = self.job["steps"][len(self.records)]
+        text = f"metaloop: cannot start step {step['name']!r}: {error}\n".encode(errors="backslashreplace")
+        empty = {"bytes": 0, "dropped": 0, "kept": 0, "sha256": hashlib.sha256().hexdigest()}
+        told = {"bytes": len(text), "dropped": 0, "kept": len(text), "sha256": hashlib.sha256(text).hexdigest()}
+        try:
+            fd = os.open(step["name"] + ".err", os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=self.dir)
+            with open(fd, "wb") as file:
+                file.write(text)
+        except OSError:
+            told = empty
+        record = {"name": step["name"], "exit": 127, "signal": None, "limit": None, "clean": True, "hits": {}}
+        self.records.append({**record, "enforced": [], "wall_s": 0.0, "kill_s": 0.0, "out": empty, "err": told})
+        return False
+
+    def result(self) -> Record:
+        """After the last tree is dead."""
+        try:
+            os.fchmod(self.dir, 0o700)  # the job may have closed it to us
+        except OSError:
+            pass
+        metrics, cap = self.job.get("metrics"), self.limits.get("metrics_cap", 1 << 16)
+        return {
+            **self.handle,
+            "ran": self.released is not None,
+            "blocked_s": (self.released or now()) - self.begun,
+            "unix": time.time(),
+            "steps": self.records,
+            "metrics": read_metrics(metrics, self.dir, cap) if metrics else None,
+        }
+
+    def publish(self, result: Record) -> None:
+        """Whole or not at all, by rename. Raises OSError."""
+        unlink("result.tmp", self.dir)  # never opened if it is there: it might be a pipe
+        fd = os.open("result.tmp", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=self.dir)
+        with open(fd, "w") as file:
+            json.dump(result, file)
+        os.rename("result.tmp", "result.json", src_dir_fd=self.dir, dst_dir_fd=self.dir)
+
+    def settle(self) -> None:
+        """Makes what was published durable. A power cut before leaves a torn file, which counts as none."""
+        for name in (*self.names(), "result.json", "."):
+            sync(name, self.dir)
+        sync(".", self.parent)
+
+    def remove(self) -> None:
+        """Undoes the folder of a job that never ran."""
+        self.close()
+        for name in self.names():
+            unlink(f"{self.job['dir']}/{name}")
+        for name in ("home", "tmp", ""):
+            try:
+                os.rmdir(f"{self.job['dir']}/{name}")
+            except OSError:
+                pass
+
+    def close(self) -> None:
+        for fd in (*self.files.values(), self.dir, self.parent):
+            close(fd)
+        self.files, self.dir, self.parent = {}, -1, -1
+
+
+# ---- the keeper ------------------------------------------------------------------------------------------------------
+
+
+def tag(lane: str) -> str:
+    """The name that our control groups begin with."""
+    return "metaloop-" + hashlib.sha256(os.fsencode(lane)).hexdigest()[:12]
+
+
+def sweep(lane: str) -> None:
+    """Kills what a killed keeper of this lane left. We hold the lock, so nothing here is a living keeper's."""
+    try:
+        dirs = slurp("dirty").decode().split("\n")
+    except FileNotFoundError:
+        dirs = []
+    left = Cgroup.found([path for path in dirs if tag(lane) in path])
+    mark, end, again = os.fsencode(f"{MARK}={lane}"), now() + 2, True
+    while again and now() < end:
+        left.kill()
+        killed = [kill_marked(int(pid), mark) for pid in os.listdir("/proc") if pid.isdigit()]
+        again = any(killed)
+    left.remove()
+    unlink("dirty")
+
+
+def kill_marked(pid: int, mark: bytes) -> bool:
+    """Kills a process whose environment carries the mark: looked at and killed by descriptor, so it is the same one."""
+    try:
+        fd = os.pidfd_open(pid)
+    except OSError:
+        return False
+    try:
+        if mark not in slurp(f"/proc/{pid}/environ").split(b"\0"):
+            return False
+        signal.pidfd_send_signal(fd, signal.SIGKILL)
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
+class Keeper:
+    def __init__(self, lane: str, idle: float) -> None:
+        self.lane, self.idle, self.me = lane, idle, identity(os.getpid())
+        self.conn: socket.socket | None = None
+        self.peer: tuple[int, int | None] = (0, None)
+        self.trial: Trial | None = None
+        self.unpublished: dict[str, tuple[Trial, Record]] = {}  # results that are not in their folders yet, by folder
+        self.buffer, self.quit, self.seen = b"", False, now()
+        unlink("sock")
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind("sock")
+        self.listener.listen(8)
+        self.listener.setblocking(False)
+        self.wake, self.waker = socket.socketpair()
+        self.waker.setblocking(False)
+        signal.set_wakeup_fd(self.waker.fileno())
+        signal.signal(signal.SIGTERM, lambda *_: None)
+        for signum in (signal.SIGINT, signal.SIGHUP):
+            signal.signal(signum, signal.SIG_IGN)
+
+    # -- requests
+
+    def answer(self, request: Record) -> Record | None:
+        """The reply, or None where it comes at the end of the job."""
+        if request["op"] == "start":
+            return self.start(request["job"])
+        if request["op"] == "quit":
+            self.quit = True
+            if self.trial and self.trial.released is None:
+                self.discard(self.trial)
+            elif self.trial:
+                self.over(self.trial, "stopped")
+            return {"state": "quit"}
+        return self.control(request["op"], request["handle"], request["id"])
+
+    def start(self, job: Record) -> Record:
+        if self.trial:
+            return {"error": "the lane runs another job"}
+        if not self.ours():
+            self.quit = True
+            return {"error": f"the lane's folder {self.lane!r} was deleted; start again"}
+        try:
+            os.waitpid(-1, os.WNOHANG)
+            return {"error": "the job before left processes that cannot be killed (uninterruptible sleep)"}
+        except ChildProcessError:
+            pass
+        try:
+            self.trial = Trial(job, self.lane)
+        except FileExistsError as error:
+            return {"error": f"the job's folder was used before: {error.filename!r}"}
+        except OSError as error:
+            return {"error": f"cannot start in {job['dir']!r}: {error}"}
+        return {"state": "blocked", "handle": self.trial.handle}
+
+    def ours(self) -> bool:
+        """Whether the folder we serve is still the one at its path."""
+        try:
+            return os.path.samestat(os.stat("."), os.stat(self.lane)) and os.path.exists("lock")
+        except OSError:
+            return False
+
+    def control(self, op: str, handle: Record, request: int) -> Record | None:
+        trial = self.trial
+        if trial is None or trial.handle != handle:
+            return self.look(handle)
+        if op == "release":
+            trial.release()
+        elif op in ("wait", "stop"):
+            trial.waiters.append(request)
+            if op == "stop":
+                self.stop(trial)
+            return None
+        return self.look(handle)
+
+    def look(self, handle: Record) -> Record:
+        if self.trial and self.trial.handle == handle:
+            return {"state": "blocked" if self.trial.released is None else "running"}
+        result = self.unpublished[handle["dir"]][1] if handle["dir"] in self.unpublished else None
+        try:
+            result = result or json.loads(slurp(handle["dir"] + "/result.json"))
+        except (OSError, ValueError):
+            pass
+        if isinstance(result, dict) and all(result.get(key) == value for key, value in handle.items()):
+            return {"state": "done", "result": result}
+        return {"state": "gone"}
+
+    # -- the job's end
+
+    def stop(self, trial: Trial) -> None:
+        """A stop that is already under way is only waited for: asked twice is asked once."""
+        if trial.released is not None and trial.ending is None and trial.process.exited():
+            self.over(trial, None)
+        if self.trial is trial and trial.ending is None:
+            self.end(trial, "stopped")
+
+    def end(self, trial: Trial, why: str) -> None:
+        """For a limit or a stop: SIGTERM first where the job has a grace; the end when that is over."""
+        grace = trial.limits.get("grace", 0)
+        if trial.ending is None and grace > 0 and trial.released is not None:
+            trial.ending, trial.deadline = why, now() + grace
+            trial.process.terminate()
+        else:
+            self.over(trial, why)
+
+    def over(self, trial: Trial, limit: str | None) -> None:
+        """The current step's process ended, or has to. Goes on to the next step, or publishes the result."""
+        if trial.step_over(trial.ending or limit):
+            return
+        self.leave(trial)
+        self.unpublished[trial.job["dir"]] = (trial, trial.result())
+        published = self.publish()
+        self.tell(trial)
+        for each in published:  # after the answer: a controller that has it writes it down in its own ledger
+            each.settle()
+            each.close()
+
+    def discard(self, trial: Trial) -> None:
+        """No result, now or ever. Of a job that never ran not even the folder is left."""
+        trial.records.append(trial.process.kill("stopped"))
+        self.leave(trial)
+        if trial.released is None:
+            trial.remove()
+        trial.close()
+        self.tell(trial)
+
+    def leave(self, trial: Trial) -> None:
+        self.trial, self.seen = None, now()
+        if trial.records[-1]["clean"]:
+            unlink("dirty")
+
+    def tell(self, trial: Trial) -> None:
+        for request in trial.waiters:
+            self.reply({**self.look(trial.handle), "id": request})
+
+    def publish(self) -> list[Trial]:
+        """Publishes what is not yet; what cannot be (disk full, folder gone) is served from memory and tried again."""
+        done = []
+        for trial, result in list(self.unpublished.values()):
+            try:
+                trial.publish(result)
+            except OSError as error:
+                if trial.unpublishable != str(error):
+                    trial.unpublishable = str(error)
+                    print("cannot publish", trial.job["dir"], error, flush=True)
+                continue
+            del self.unpublished[trial.job["dir"]]
+            done.append(trial)
+        return done
+
+    # -- the controller
+
+    def reply(self, message: Record) -> None:
+        try:
+            if self.conn:
+                self.conn.sendall(json.dumps(message).encode() + b"\n")
+        except OSError:
+            self.drop()
+
+    def drop(self) -> None:
+        """The controller went away: a job that was never released never runs, a running one goes on."""
+        if self.conn:
+            self.conn.close()
+        self.conn, self.buffer, self.seen = None, b"", now()
+        if self.trial:
+            self.trial.waiters = []
+            if self.trial.released is None:
+                self.discard(self.trial)
+
+    def serve(self) -> bool:
+        """Reads requests and answers them; False when there is nothing more for now."""
+        assert self.conn
+        try:
+            data = self.conn.recv(1 << 20, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        *lines, self.buffer = (self.buffer + data).split(b"\n")
+        for line in lines:
+            request = json.loads(line)
+            reply = self.answer(request)
+            if reply:
+                self.reply({**reply, "id": request["id"]})
+        if not data:
+            self.drop()
+        return self.conn is not None
+
+    def accept(self) -> None:
+        while self.conn and self.serve():  # a dead controller's end of file counts before its successor's call
+            pass
+        conn, _ = self.listener.accept()
+        pid, uid, _ = struct.unpack("3i", conn.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        if self.conn and starttime(self.peer[0]) != self.peer[1]:  # its fork holds the socket open, it is dead
+            self.drop()
+        if self.conn or uid != os.getuid():
+            conn.send(b'{"error": "busy"}\n')
+            conn.close()
+            return
+        conn.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 5, 0))  # who does not read is dropped
+        self.conn, self.peer = conn, (pid, starttime(pid))
+        self.reply({"hello": 1, **self.me})
+
+    # -- the loop
+
+    def loop(self) -> None:
+        while not self.quit:
+            ready = self.poll()
+            if self.trial:
+                self.attend(self.trial, ready)
+            if self.conn and self.conn.fileno() in ready:
+                self.serve()
+            if self.listener.fileno() in ready:
+                self.accept()
+            if self.unpublished and not self.trial:
+                for each in self.publish():
+                    each.settle()
+                    each.close()
+            idle = not (self.trial or self.conn) and now() >= self.seen + self.idle
+            self.quit = self.quit or idle or self.wake.fileno() in ready
+        if self.trial:  # told to end by a signal: what it ran is lost
+            self.discard(self.trial)
+        unlink("sock")
+
+    def poll(self) -> set[int]:
+        trial, poll = self.trial, select.poll()
+        fds = [self.listener.fileno(), self.wake.fileno()]
+        if self.conn:
+            fds.append(self.conn.fileno())
+        if trial:
+            fds += [trial.process.pidfd, *(drain.reader for drain in trial.process.drains if drain.open)]
+        for fd in fds:
+            poll.register(fd, select.POLLIN)
+        until = now() + 60
+        if trial and trial.deadline:
+            until = trial.deadline
+        elif not trial and not self.conn:
+            until = self.seen + self.idle
+        return {fd for fd, _ in poll.poll(max(0.0, min(60.0, until - now())) * 1000 + 1)}
+
+    def attend(self, trial: Trial, ready: set[int]) -> None:
+        process = trial.process
+        for drain in process.drains:
+            if drain.reader in ready:
+                drain.read()
+        written = sum(drain.total for drain in process.drains)
+        if process.pidfd in ready:
+            self.discard(trial) if trial.released is None else self.over(trial, None)
+        elif written > (trial.limits.get("out_total") or written) and trial.ending is None:
+            self.end(trial, "output")
+        elif trial.deadline and now() >= trial.deadline:
+            self.end(trial, "wall")
+
+
+def serve(lane: str, idle: float, ready: int) -> int:
+    """Takes the lane's lock, tells the launcher, and serves until nothing is left to do. Gives the exit status."""
+    os.chdir(lane)
+    fresh = not os.path.exists("lock")
+    lock = os.open("lock", os.O_RDWR | os.O_CREAT, 0o600)
+    for _ in range(200):  # an old keeper may be on its way out
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except OSError:
+            time.sleep(0.01)
+    else:
+        return BUSY
+    null, log = os.open(os.devnull, os.O_RDWR), os.open("keeper.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for there, here in enumerate((null, log, log)):
+        os.dup2(here, there)
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    lane = os.path.realpath(".")
+    if fresh or os.path.exists("dirty"):  # fresh: the folder may have been deleted under a keeper that still runs
+        sweep(lane)
+    keeper = Keeper(lane, idle)
+    os.write(ready, b"r")
+    os.close(ready)
+    keeper.loop()
+    return 0
+
+
+def main(lane: str, idle: float) -> NoReturn:
+    """The launcher: forks the keeper, and ends when it serves."""
+    reader, writer = os.pipe()
+    if os.fork():
+        os.close(writer)
+        said = os.read(reader, 1)
+        os._exit({b"r": 0, b"b": BUSY}.get(said, 1))
+    os.close(reader)
+    os.setsid()
+    os.umask(0o077)
+    try:
+        code = serve(lane, idle, writer)
+    except OSError as error:
+        os.write(2, f"keeper: cannot serve {lane!r}: {error}\n".encode(errors="backslashreplace"))
+        os._exit(1)
+    if code == BUSY:
+        os.write(writer, b"b")
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], float(sys.argv[2]))

@@ -1,0 +1,419 @@
+"""Runs jobs on this machine: one keeper a lane (`keeper.py`), found again by handle after we were killed.
+
+Knows the keeper's protocol and what a handle is; decides nothing about trials. Installs no signal handler and waits for
+no process but the launcher it started.
+"""
+
+import asyncio
+import functools
+import hashlib
+import itertools
+import os
+import shutil
+import socket
+import stat
+import struct
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from metaloop.errors import ExecutorError, Refusal
+from metaloop.roles import Gone, Job, Outcome, Running, Step, StepOutcome
+
+KEEPER = Path(__file__).with_name("keeper.py")
+METRICS_VARIABLE = "METALOOP_METRICS"
+METRICS_FILE = "metrics.json"
+METRICS_CAP = 64 << 10
+BUSY = 75  # the launcher's exit code when another keeper serves the lane
+PATIENCE_S = 10.0  # how long a keeper may take to answer at all
+SUCCESSION_S = 1.0  # how long a controller that was just killed may still hold its lane
+
+
+class Handle(msgspec.Struct, frozen=True):
+    """What finds a job again: its lane, its folder, and the identity of its first process, shared by no other."""
+
+    lane: int
+    nonce: str
+    dir: str
+    pid: int
+    starttime: int | None
+    boot_id: str
+
+
+class LocalExecutor:
+    """`roles.Executor` on this machine, one keeper a lane in `lanes_dir/LANE`, launched when the lane is first used.
+
+    The metrics file of a job is the one that its environment names in METALOOP_METRICS, a name directly in `job.dir`;
+    without one it is `metrics.json` there. It holds what the last step wrote: an earlier step's is moved aside. A job
+    that was stopped before its release has an outcome (`stopped`); one whose controller died before is `Gone`, and its
+    folder with it. `stop` gives the tree `grace_s` after SIGTERM, like a limit does; `close` does not.
+
+    Where no control group is writable, memory and processes are not limited: `result.json` in the job's folder says
+    under `enforced` what held. Raises `Refusal` from `start`, and `ExecutorError` where a lane cannot be used at all.
+    """
+
+    def __init__(self, lanes_dir: Path, *, idle_s: float = 30.0, output_total: int | None = None) -> None:
+        """`idle_s`: how long a keeper stays without a controller and a job. `output_total`: bytes that end a step."""
+        self._dir, self._idle, self._output_total = lanes_dir, idle_s, output_total
+        self._lanes: dict[int, _Lane] = {}
+
+    async def start(self, job: Job) -> str:
+        wire = _wire(job, self._output_total)
+        answer = await self._lane(job.lane).call("start", job=wire)
+        if answer.error or answer.handle is None:
+            raise Refusal(f"lane {job.lane}: {answer.error or 'the keeper gave no handle'}")
+        return msgspec.json.encode(Handle(job.lane, **msgspec.structs.asdict(answer.handle))).decode()
+
+    async def release(self, handle: str) -> None:
+        await self._ask("release", handle)
+
+    async def look(self, handle: str) -> Running | Outcome | Gone:
+        return await self._ask("look", handle)
+
+    async def wait(self, handle: str) -> Outcome | Gone:
+        return _ended(await self._ask("wait", handle))
+
+    async def stop(self, handle: str) -> Outcome | Gone:
+        return _ended(await self._ask("stop", handle))
+
+    async def close(self, *, keep: bool = False) -> None:
+        """Lets go of the lanes used so far. Unless `keep`, their keepers end, and with them what they run."""
+        lanes, self._lanes = self._lanes, {}
+        await asyncio.gather(*(lane.close(keep) for lane in lanes.values()))
+
+    def _lane(self, number: int) -> "_Lane":
+        if number not in self._lanes:
+            self._lanes[number] = _Lane(self._dir / str(number), self._idle)
+        return self._lanes[number]
+
+    async def _ask(self, op: str, text: str) -> Running | Outcome | Gone:
+        try:
+            handle = msgspec.json.decode(text, type=Handle)
+        except msgspec.DecodeError:
+            return Gone()  # no executor of this kind ever gave it
+        fields = msgspec.structs.asdict(handle)
+        del fields["lane"]
+        answer = await self._lane(handle.lane).ask(op, fields)
+        if answer.error:
+            raise ExecutorError(f"lane {handle.lane}: {answer.error}")
+        if answer.state == "done" and answer.result is not None:
+            return await asyncio.to_thread(_outcome, answer.result)
+        return Gone() if answer.state == "gone" else Running(blocked=answer.state == "blocked")
+
+
+def resolve_program(argv: Sequence[str], cwd: str, path: str) -> str | None:
+    """The file that a job with this command would execute, looked for as the job would; None where there is none."""
+    if not argv or not argv[0]:
+        return None
+    if "/" in argv[0]:
+        return shutil.which(os.path.join(cwd, argv[0]))  # noqa: PTH118 - Path would drop a leading ./ and a trailing /
+    places = (str(Path(cwd, place)) for place in path.split(os.pathsep))
+    return shutil.which(argv[0], path=os.pathsep.join(places))
+
+
+def metrics_name(job: Job) -> str:
+    """The name of the job's metrics file in its folder. Raises Refusal where it would lie elsewhere."""
+    named = job.env.get(METRICS_VARIABLE)
+    if named is None:
+        return METRICS_FILE
+    path = Path(job.cwd, named)
+    if path.parent != Path(job.dir) or path.name in ("", ".", ".."):
+        raise Refusal(f"{METRICS_VARIABLE} is {named!r}; expected a name directly in the job's folder {job.dir!r}")
+    return path.name
+
+
+# ---- the keeper's protocol -------------------------------------------------------------------------------------------
+
+
+class _Stream(msgspec.Struct, frozen=True):
+    bytes: int = 0
+    dropped: int = 0
+    kept: int = 0
+    sha256: str = ""
+
+
+class _StepRecord(msgspec.Struct, frozen=True):
+    name: str
+    exit: int | None
+    signal: int | None
+    limit: str | None
+    clean: bool
+    wall_s: float
+    out: _Stream
+    err: _Stream
+
+
+class _Metrics(msgspec.Struct, frozen=True):
+    text: str | None = None
+    sha256: str = ""
+    problem: str = ""
+
+
+class _Result(msgspec.Struct, frozen=True):
+    dir: str
+    steps: tuple[_StepRecord, ...]
+    metrics: _Metrics | None = None
+
+
+class _KeeperHandle(msgspec.Struct, frozen=True):
+    nonce: str
+    dir: str
+    pid: int
+    starttime: int | None
+    boot_id: str
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    """Any line from the keeper: the greeting (`hello`, `pid`, `starttime`), or the reply to request `id`."""
+
+    id: int = -1
+    hello: int = 0
+    pid: int = 0
+    starttime: int | None = None
+    state: str = ""
+    error: str = ""
+    handle: _KeeperHandle | None = None
+    result: _Result | None = None
+
+
+_answers = msgspec.json.Decoder(_Answer)
+
+
+def _wire(job: Job, output_total: int | None) -> dict[str, object]:
+    """The job as the keeper wants it. Raises Refusal for what no keeper could run."""
+    if not job.steps or any(not step.argv for step in job.steps):
+        raise Refusal(f"job {job.nonce!r}: expected steps with a command each, found {job.steps!r}")
+    names = [step.name for step in job.steps]
+    if len(set(names)) < len(names) or not all(name.isidentifier() for name in names):
+        raise Refusal(f"job {job.nonce!r}: expected step names that differ and are words, found {names!r}")
+    if not Path(job.dir).is_absolute():
+        raise Refusal(f"job {job.nonce!r}: expected an absolute folder, found {job.dir!r}")
+    texts = (job.dir, job.cwd, *itertools.chain(*job.env.items(), *(step.argv for step in job.steps)))
+    if bad := next((text for text in texts if "\0" in text), None):
+        raise Refusal(f"job {job.nonce!r}: expected text without NUL, found {bad!r}")
+    limits = {
+        "grace": job.grace_s,
+        "out_cap": job.limits.output,
+        "out_total": output_total,
+        "metrics_cap": METRICS_CAP,
+        "memory": job.limits.memory,
+        "processes": job.limits.processes,
+        "files": job.limits.files,
+    }
+    return {
+        "nonce": job.nonce,
+        "dir": job.dir,
+        "cwd": job.cwd,
+        "env": job.env,
+        "steps": [_wire_step(step) for step in job.steps],
+        "limits": limits,
+        "metrics": metrics_name(job),
+    }
+
+
+def _wire_step(step: Step) -> dict[str, object]:
+    return {"name": step.name, "argv": step.argv, "timeout": step.timeout_s}
+
+
+def _ended(found: Running | Outcome | Gone) -> Outcome | Gone:
+    if isinstance(found, Running):
+        raise ExecutorError("expected the end of the job, found it running; ask again")
+    return found
+
+
+# ---- what a job left behind ------------------------------------------------------------------------------------------
+
+
+def _outcome(result: _Result) -> Outcome:
+    """Reads what the keeper kept. Raises ExecutorError where our side has no descriptors or no rights to."""
+    steps, output = [], {}
+    for step in result.steps:
+        texts = {}
+        for end, stream in (("out", step.out), ("err", step.err)):
+            name = f"{step.name}.{end}"
+            data, problem = _kept(Path(result.dir, name), stream)
+            texts[end] = data.decode(errors="replace") if not problem else f"\n[metaloop: {name} {problem}]\n"
+            output[name] = stream.sha256
+        if not step.clean:
+            texts["err"] += "\n[metaloop: processes of this step could not be killed]\n"
+        out, err = (texts["out"], texts["err"])
+        steps.append(StepOutcome(step.name, step.exit, step.signal, step.limit, step.wall_s, out, err))
+    metrics = result.metrics or _Metrics()
+    if metrics.text is not None:
+        output["metrics"] = metrics.sha256
+    return Outcome(tuple(steps), metrics.text, metrics.problem, output)
+
+
+def _kept(path: Path, stream: _Stream) -> tuple[bytes, str]:
+    """A stream's file as it was when its step's tree was dead; or, in words, why it cannot be had any more."""
+    if not stream.kept:
+        return b"", ""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with open(fd, "rb") as file:
+            regular = stat.S_ISREG(os.fstat(fd).st_mode)
+            data = file.read(stream.kept + 1) if regular else b""
+    except (FileNotFoundError, NotADirectoryError):
+        return b"", "was deleted"
+    except OSError as error:
+        raise ExecutorError(f"cannot read {path}: {error.strerror}; the job is over, ask again") from error
+    if hashlib.sha256(data).hexdigest() != stream.sha256:
+        return b"", "was changed after it was written"
+    return data, ""
+
+
+# ---- a lane ----------------------------------------------------------------------------------------------------------
+
+
+class _Lost(Exception):
+    """The keeper went away while we waited for its answer."""
+
+
+class _Lane:
+    """One keeper, attached when first needed and replaced when it dies. Any number of calls may be under way."""
+
+    def __init__(self, path: Path, idle_s: float) -> None:
+        self._path, self._idle = path, idle_s
+        self._ids = itertools.count()
+        self._waiting: dict[int, asyncio.Future[_Answer]] = {}
+        self._attaching = asyncio.Lock()
+        self._writer: asyncio.StreamWriter | None = None
+        self._reading: asyncio.Task[None] | None = None
+
+    async def ask(self, op: str, handle: dict[str, object]) -> _Answer:
+        """A request that may be repeated: a keeper that dies is replaced, and its successor asked."""
+        for _ in range(2):
+            try:
+                return await self._call(op, handle=handle)
+            except _Lost:
+                continue
+        return await self.call(op, handle=handle)
+
+    async def call(self, op: str, **fields: object) -> _Answer:
+        """A request that may not be repeated. Raises ExecutorError where the keeper goes away before it answers."""
+        try:
+            return await self._call(op, **fields)
+        except _Lost as lost:
+            raise ExecutorError(f"the keeper in {self._path} went away; see keeper.log there") from lost
+
+    async def close(self, keep: bool) -> None:
+        if self._writer is None or self._reading is None:
+            return
+        if not keep:
+            try:
+                await self._call("quit")
+                await self._reading
+            except (_Lost, ExecutorError):
+                pass
+        if self._writer is not None:
+            self._writer.close()
+        await asyncio.wait([self._reading])
+
+    async def _call(self, op: str, **fields: object) -> _Answer:
+        writer = await self._attach()
+        number = next(self._ids)
+        future = self._waiting[number] = asyncio.get_running_loop().create_future()
+        writer.write(msgspec.json.encode({"id": number, "op": op, **fields}) + b"\n")
+        try:
+            answer: _Answer = await future
+            return answer
+        finally:
+            self._waiting.pop(number, None)
+
+    async def _attach(self) -> asyncio.StreamWriter:
+        async with self._attaching:
+            if self._writer is None:
+                try:
+                    async with asyncio.timeout(PATIENCE_S):
+                        self._writer = await self._reach()
+                except TimeoutError as error:
+                    why = f"the keeper in {self._path} did not answer for {PATIENCE_S:g} s; see keeper.log there"
+                    raise ExecutorError(why) from error
+                except OSError as error:
+                    raise ExecutorError(f"cannot use the lane {self._path}: {error}") from error
+            return self._writer
+
+    async def _reach(self) -> asyncio.StreamWriter:
+        """Connects to the lane's keeper, launching one where none serves."""
+        loop = asyncio.get_running_loop()
+        patience = loop.time() + SUCCESSION_S
+        while True:
+            try:
+                found = await self._connect()
+            except (FileNotFoundError, ConnectionError):
+                found = None
+            if isinstance(found, asyncio.StreamWriter):
+                return found
+            if found is None:
+                await self._launch()
+            elif loop.time() > patience:
+                raise ExecutorError(f"the lane {self._path} is held by another controller")
+            else:
+                await asyncio.sleep(0.02)
+
+    async def _connect(self) -> asyncio.StreamWriter | str | None:
+        """The connection; or the text of the keeper's refusal; or None where no keeper is behind the socket."""
+        folder = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY)
+        try:  # through /proc, because the path of a socket may not exceed 107 bytes
+            reader, writer = await asyncio.open_unix_connection(f"/proc/self/fd/{folder}/sock", limit=1 << 24)
+        finally:
+            os.close(folder)
+        try:
+            line = await reader.readline()
+            hello = _answers.decode(line) if line else _Answer()
+            if hello.hello and _is(writer, hello):
+                self._reading = asyncio.create_task(self._read(reader, writer))
+                return writer
+        except BaseException:
+            writer.close()
+            raise
+        writer.close()
+        return hello.error or None
+
+    async def _launch(self) -> None:
+        """Returns when a keeper serves the lane, or somebody else's may."""
+        self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        command = (interpreter(), "-I", "-S", str(KEEPER), str(self._path), f"{self._idle:f}")
+        pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
+        launcher = await asyncio.create_subprocess_exec(
+            *command, env={"PATH": os.defpath}, stdin=null, stdout=null, stderr=pipe, start_new_session=True
+        )
+        _, said = await launcher.communicate()
+        if launcher.returncode == BUSY:
+            await asyncio.sleep(0.05)
+        elif launcher.returncode != 0:
+            why = said.decode(errors="replace").strip().rpartition("\n")[2]
+            raise ExecutorError(f"cannot start a keeper for the lane {self._path}: {why or launcher.returncode}")
+
+    async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while line := await reader.readline():
+                answer = _answers.decode(line)
+                future = self._waiting.get(answer.id)
+                if future is not None and not future.done():
+                    future.set_result(answer)
+        except (ConnectionError, ValueError):  # ValueError: a line without end, or one that is not of the protocol
+            pass
+        finally:
+            writer.close()
+            self._writer = None
+            for future in self._waiting.values():
+                if not future.done():
+                    future.set_exception(_Lost())
+
+
+def _is(writer: asyncio.StreamWriter, hello: _Answer) -> bool:
+    """Whether who greets us is who answers, and not an impostor at a left socket."""
+    sock = writer.get_extra_info("socket")
+    pid, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return bool(pid == hello.pid and uid == os.getuid())
+
+
+@functools.cache
+def interpreter() -> str:
+    """The real file behind `sys.executable`: a version manager's shim would cost more than the whole keeper."""
+    if not sys.executable:
+        raise ExecutorError("expected a Python interpreter in sys.executable, found none")
+    return str(Path(sys.executable).resolve())
