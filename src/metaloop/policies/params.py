@@ -135,15 +135,15 @@ class Walk:
         """Point number `index`, by mixed radix."""
         values: dict[str, Scalar] = {}
         for name, domain in reversed(list(self.space.items())):
-            index, digit = divmod(index, self.sizes[name] or 1)
-            values[name] = _nth(domain, digit)
+            index, place = divmod(index, self.sizes[name] or 1)
+            values[name] = nth(domain, place)
         return Params({name: values[name] for name in self.space})
 
     def index(self, values: Point) -> int:
         """The number of the point with these values."""
         index = 0
         for name, domain in self.space.items():
-            index = index * (self.sizes[name] or 1) + _digit(domain, values[name])
+            index = index * (self.sizes[name] or 1) + digit(domain, values[name])
         return index
 
     def shuffled(self, rng: Random) -> Iterator[Params]:
@@ -190,11 +190,13 @@ def _count(domain: Domain) -> int | None:
     return 1 if isinstance(domain, Range) and domain.low == domain.high else domain.size()
 
 
-def _nth(domain: Domain, digit: int) -> Scalar:
-    return domain.nth(digit) if isinstance(domain, Range) else domain.values[digit]
+def nth(domain: Domain, place: int) -> Scalar:
+    """The value at `place` of a domain that has a size."""
+    return domain.nth(place) if isinstance(domain, Range) else domain.values[place]
 
 
-def _digit(domain: Domain, value: Scalar) -> int:
+def digit(domain: Domain, value: Scalar) -> int:
+    """The place of `value` in a domain that has a size."""
     if isinstance(domain, Range):
         assert not isinstance(value, str)
         return round((value - domain.low) / (domain.step or 1))
