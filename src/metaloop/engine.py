@@ -9,14 +9,14 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
 from metaloop.conduct import ask, think
 from metaloop.errors import UsageError
 from metaloop.events import Decided, Directed, Entry, Event, Fact, Finished, Resumed, RoundOpened, Started, StudyClosed
 from metaloop.events import StudyOpened as Opened
-from metaloop.jobs import job
+from metaloop.jobs import Surroundings, job
 from metaloop.plan import Act, AskModel, Close, OpenRound, Settle, StartRun, StopRun, Think, WakeAt, plan
 from metaloop.roles import Executor, Gone, Ledger, Model, Outcome, Running, Thought
 from metaloop.study import STARTS, Run, Study, evolve, fold
@@ -47,11 +47,9 @@ class World:
 
     ledger: Ledger
     executor: Executor
-    folder: str
-    cwd: str
+    where: Surroundings
     nonce: Callable[[], str]
     now: Callable[[], float]
-    env: dict[str, str] = field(default_factory=dict)
     model: Model | None = None
     inbox: Inbox | None = None
     observers: tuple[Observer, ...] = ()
@@ -67,11 +65,11 @@ def open_study(ledger: Ledger, at_hand: "Session", observers: Iterable[Observer]
     """
     study = fold(ledger.read())
     if study.terms is None:
-        _commit(ledger, study, 0.0, [Opened(at_hand.terms), at_hand.resumed], observers)
+        commit(ledger, study, 0.0, [Opened(at_hand.terms), at_hand.resumed], observers)
     else:
         check_terms(study.terms, at_hand.terms)
         if not _finished(study, at_hand.resumed):
-            _commit(ledger, study, study.at, [at_hand.resumed], observers)
+            commit(ledger, study, study.at, [at_hand.resumed], observers)
     return study
 
 
@@ -110,9 +108,10 @@ def _finished(study: Study, resumed: Resumed) -> bool:
     return bool(acts) and isinstance(acts[0], Close)
 
 
-def _commit(
+def commit(
     ledger: Ledger, study: Study, at: float, events: Sequence[Event], observers: Iterable[Observer]
 ) -> Sequence[Entry]:
+    """Facts made durable, folded, and shown: in this order."""
     entries = ledger.append(at, *events)
     for entry in entries:
         evolve(study, entry)
@@ -217,7 +216,7 @@ class Engine:
             self.world.inbox.done(request.request)
 
     def _append(self, *events: Event, at: float | None = None) -> None:
-        _commit(self.world.ledger, self.study, self.at if at is None else at, events, self.world.observers)
+        commit(self.world.ledger, self.study, self.at if at is None else at, events, self.world.observers)
 
     # ---- deeds, as tasks
 
@@ -273,9 +272,8 @@ class Engine:
         """Blocked, recorded, released. False if we are told to stop before it is recorded: then it never ran."""
         world, attempt = self.world, run.attempt + 1
         wanted = job(
-            self.study, act.trial, act.run, attempt,
-            lane=lane, nonce=world.nonce(), folder=world.folder, cwd=world.cwd, env=world.env,
-        )  # fmt: skip
+            self.study, act.trial, act.run, attempt=attempt, lane=lane, nonce=world.nonce(), where=world.where
+        )
         handle = await world.executor.start(wanted)
         at = self.at
         if self._until is not None or act not in plan(self.study, at):  # an interrupt, a stop, or the end of time

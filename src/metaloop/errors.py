@@ -3,6 +3,7 @@
 MetaloopError
 ├── UsageError            2    the command line or a value given to it
 │   └── ConfigError       2    a study file: carries file, line and key
+│       └── Faults        2    all that is wrong with a study file, one line each
 ├── BaselineError         3    baseline or preflight failed
 ├── NothingMeasured       4    no trial could be measured, or the proposer failed
 ├── LedgerError           6    the ledger could not be written, or is not one
@@ -13,6 +14,8 @@ MetaloopError
 
 A message says what was expected, what was found and what to type next.
 """
+
+from collections.abc import Sequence
 
 
 class MetaloopError(Exception):
@@ -36,6 +39,14 @@ class ConfigError(UsageError):
         self.message, self.file, self.line, self.key = message, file, line, key
         place = file + (f":{line}" if file and line is not None else "")
         super().__init__(": ".join(part for part in (place, key, message) if part))
+
+
+class Faults(ConfigError):
+    """Everything that is wrong with a study file, in the order of its lines. `str()` has one line a fault."""
+
+    def __init__(self, faults: Sequence[ConfigError]) -> None:
+        self.faults = tuple(faults)
+        super().__init__("\n".join(map(str, faults)))
 
 
 class BaselineError(MetaloopError):

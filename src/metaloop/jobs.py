@@ -1,52 +1,65 @@
 """What a trial is told: its commands, its environment, its folder. The names that scripts rely on stand here alone."""
 
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from random import Random
+
+import msgspec
 
 from metaloop.roles import Job, Step
 from metaloop.study import PREPARE, Study
-from metaloop.terms import Baseline, Terms
+from metaloop.terms import Terms
 from metaloop.values import Scalar
 
 METRICS, PROGRESS = "metrics.json", "progress.jsonl"
 
 
-def job(
-    study: Study,
-    trial: int,
-    run: int,
-    attempt: int,
-    *,
-    lane: int,
-    nonce: str,
-    folder: str,
-    cwd: str,
-    env: dict[str, str],
-) -> Job:
-    """The job of one attempt. `folder`: the study's, absolute. `env`: what is passed through from outside.
-
-    Its own folder is `trials/NNNN/rR-aA-NONCE` in it (`prepare/...` for the preparation).
+@dataclass(frozen=True)
+class Surroundings:
+    """Where trials happen: the study's folder and the working directory, both absolute; the variables that are passed
+    through; and what each command's first word was found to be.
     """
+
+    folder: str
+    cwd: str
+    env: Mapping[str, str]
+    programs: Mapping[str, str]
+
+
+def job(study: Study, trial: int, run: int, *, attempt: int, lane: int, nonce: str, where: Surroundings) -> Job:
+    """The job of one attempt. Its own folder is `trials/NNNN/rR-aA-NONCE` in the study's (`trials/prepare/...`)."""
     terms, bounds = study.the_terms, study.bounds
     place = "prepare" if trial == PREPARE else f"{trial:04}"
-    directory = f"{folder}/trials/{place}/r{run}-a{attempt}-{nonce}"
+    directory = f"{where.folder}/trials/{place}/r{run}-a{attempt}-{nonce}"
     told = {
-        "METALOOP_STUDY": folder,
+        "METALOOP_STUDY": where.folder,
         "METALOOP_TRIAL": "prepare" if trial == PREPARE else str(trial),
         "METALOOP_SEED": str(seed(terms, run)),
         "METALOOP_PROGRESS": f"{directory}/{PROGRESS}",
     }
-    measured = {"METALOOP_METRICS": f"{directory}/{METRICS}"}
-    if trial == PREPARE:
-        steps: tuple[Step, ...] = (Step("prepare", terms.prepare, bounds.prepare_timeout_s),)
-    else:
+    if trial != PREPARE:
         told |= parameters(study.trials[trial].change.values)
-        train = _command(terms.baseline, terms, study.trials[trial].role == "baseline")
-        steps = (Step("train", train, bounds.timeout_s, {} if terms.evaluate else measured),)
-        if terms.evaluate:
-            steps += (Step("evaluate", terms.evaluate, bounds.timeout_s, measured),)
-    whole = {**env, "OMP_NUM_THREADS": "1", **terms.env, **told}
-    return Job(nonce, lane, directory, cwd, whole, steps, bounds.limits, metrics=METRICS)
+    env = {**where.env, "OMP_NUM_THREADS": "1", **terms.env, **told}
+    steps = tuple(
+        msgspec.structs.replace(step, argv=(where.programs.get(step.argv[0], step.argv[0]), *step.argv[1:]))
+        for step in _steps(study, trial, f"{directory}/{METRICS}")
+    )
+    return Job(nonce, lane, directory, where.cwd, env, steps, bounds.limits, metrics=METRICS)
+
+
+def _steps(study: Study, trial: int, metrics: str) -> tuple[Step, ...]:
+    """Only the step whose metrics count is told where to write them: with an evaluator, training has no such place."""
+    terms, bounds = study.the_terms, study.bounds
+    measured = {"METALOOP_METRICS": metrics}
+    if trial == PREPARE:
+        return (Step("prepare", terms.prepare, bounds.prepare_timeout_s),)
+    train = terms.train
+    if study.trials[trial].role == "baseline" and terms.baseline.kind == "cmd":
+        train = terms.baseline.cmd
+    if not terms.evaluate:
+        return (Step("train", train, bounds.timeout_s, measured),)
+    return Step("train", train, bounds.timeout_s), Step("evaluate", terms.evaluate, bounds.timeout_s, measured)
 
 
 def parameters(values: dict[str, Scalar]) -> dict[str, str]:
@@ -60,7 +73,3 @@ def parameters(values: dict[str, Scalar]) -> dict[str, str]:
 def seed(terms: Terms, run: int) -> int:
     """The seed of a run: the same for the k-th run of every candidate, so that they are compared on common ground."""
     return Random(f"{terms.seed}/run/{run}").randrange(1 << 31)
-
-
-def _command(baseline: Baseline, terms: Terms, first: bool) -> tuple[str, ...]:
-    return baseline.cmd if first and baseline.kind == "cmd" else terms.train

@@ -44,7 +44,7 @@ def program(name: str, cwd: str, path: str | None) -> str | None:
     found = shutil.which(name, path=path) if os.sep not in name else str(Path(cwd, name))
     if found is None or not os.access(found, os.X_OK) or Path(found).is_dir():
         return None
-    if Path(name).name.startswith("python") and not os.path.samefile(found, sys.executable):
+    if Path(name).name.startswith("python") and not Path(found).samefile(sys.executable):
         return _real_python(found, cwd) or found
     return found
 

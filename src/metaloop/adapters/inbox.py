@@ -25,7 +25,7 @@ class FileInbox:
         self._seen = -1
 
     def take(self) -> Sequence[Directed]:
-        """Every request that can be read, oldest first. One that cannot is renamed to `*.bad`, for a person to look at."""
+        """Every request that can be read, oldest first. One that cannot is renamed to `*.bad`, for a person to see."""
         try:
             changed = self._folder.stat().st_mtime_ns
         except OSError:

@@ -16,9 +16,9 @@ A request carries an "id", which its reply repeats. A HANDLE is {nonce, dir, pid
   -> {"op": "release" | "look" | "wait" | "stop", "handle": HANDLE}    idempotent; wait and stop answer at the end
   <- {"state": "blocked" | "running" | "done" (with "result") | "gone"}    gone: runs not, has no result, never will
   -> {"op": "quit"}                                           ends the job (limit `stopped`) and the keeper
-limits: grace (seconds between SIGTERM and SIGKILL), out_cap (bytes kept of each stream: head and tail), out_total (bytes
-written before it is killed; off without), metrics_cap (bytes), memory (bytes) and processes through a cgroup where one is
-writable, files (descriptors of a process). A step's `enforced` says which of memory, processes and files held.
+limits: grace (seconds between SIGTERM and SIGKILL), out_cap (bytes kept of each stream: head and tail), out_total (how
+many written bytes end the step; off without), metrics_cap (bytes), memory (bytes) and processes through a cgroup where
+one is writable, files (descriptors of a process). `enforced` says which of memory, processes and files held.
 
 An error nobody expected is not handled: the keeper dies, the first process dies with it, the next keeper of the lane
 kills what is left (by cgroup, or by METALOOP_LANE in its environment), and the answer for that job is "gone".
@@ -97,8 +97,13 @@ def starttime(pid: int) -> int | None:
 
 def identity(pid: int) -> Record:
     """What no other process on this machine ever shares: pid alone is used again."""
-    boot = slurp("/proc/sys/kernel/random/boot_id").decode().strip()
-    return {"pid": pid, "starttime": starttime(pid), "boot_id": boot}
+    return {"pid": pid, "starttime": starttime(pid), "boot_id": boot_id()}
+
+
+def boot_id(known: list[str] = []) -> str:  # noqa: B006 - a cache
+    if not known:
+        known.append(slurp("/proc/sys/kernel/random/boot_id").decode().strip())
+    return known[0]
 
 
 def send(pids: Iterable[int], signum: int) -> None:
@@ -174,11 +179,6 @@ def kill_tree(main: int, cgroup: Cgroup) -> tuple[int | None, resource.struct_ru
     status = usage = None
     begun = now()
     while True:
-        cgroup.kill()
-        before, pids = None, stop_descendants()
-        while pids != before and now() < begun + CALM_S:  # a death frees a pid for a fork bomb: first stop them all
-            before, pids = pids, stop_descendants()
-        send(pids, signal.SIGKILL)
         while True:
             try:
                 pid, ended, used = os.wait4(-1, os.WNOHANG)
@@ -190,11 +190,19 @@ def kill_tree(main: int, cgroup: Cgroup) -> tuple[int | None, resource.struct_ru
                 break
         if now() > begun + PATIENCE_S:
             return status, usage, False
-        time.sleep(0.001)
+        cgroup.kill()
+        before, pids = None, stop_descendants()
+        while pids != before and now() < begun + CALM_S:  # a death frees a pid for a fork bomb: first stop them all
+            before, pids = pids, stop_descendants()
+        send(pids, signal.SIGKILL)
+        time.sleep(0.0005)
 
 
 class Cgroup:
-    """A group below our own in every hierarchy that lets us (v1, v2, both, none). `on` names what is in force."""
+    """A group below our own wherever a limit needs one and we may (v1, v2, both, none). `on`: which limits it enforces.
+
+    Without a limit to enforce it is still made in one place, so that the next keeper finds what a killed one left.
+    """
 
     LIMITS = (("memory", "memory.max"), ("memory", "memory.limit_in_bytes"), ("processes", "pids.max"))
     EVENTS = (
@@ -206,11 +214,20 @@ class Cgroup:
     def __init__(self, name: str, limits: Record) -> None:
         self.dirs: list[str] = []
         self.on: list[str] = []
-        for line in slurp("/proc/self/cgroup").decode().splitlines() if limits.get("cgroup", True) else ():
-            _, controllers, path = line.split(":", 2)
-            if controllers in ("", "memory", "pids"):
-                hierarchy = controllers or ("unified" if os.path.isdir("/sys/fs/cgroup/unified") else "")
-                self.make(os.path.join("/sys/fs/cgroup", hierarchy, path.lstrip("/"), name), limits)
+        spare = []
+        for parent, files in hierarchies() if limits.get("cgroup", True) else ():
+            wanted = [(file, limits[key]) for key, file in self.LIMITS if file in files and limits.get(key) is not None]
+            if not wanted:
+                spare.append(f"{parent}/{name}")
+            elif self.make(f"{parent}/{name}"):
+                self.on += [
+                    key
+                    for key, file in self.LIMITS
+                    if (file, limits.get(key)) in wanted and self.set(file, limits[key])
+                ]
+        for path in spare:
+            if self.dirs or self.make(path):
+                break
 
     @classmethod
     def found(cls, dirs: list[str]) -> Cgroup:
@@ -219,15 +236,16 @@ class Cgroup:
         group.dirs = [path for path in dirs if os.path.isdir(path)]
         return group
 
-    def make(self, path: str, limits: Record) -> None:
+    def make(self, path: str) -> bool:
         try:
             os.mkdir(path)
         except OSError:
-            return
+            return False
         self.dirs.append(path)
-        for key, file in self.LIMITS:
-            if limits.get(key) is not None and os.path.exists(f"{path}/{file}") and self.put(path, file, limits[key]):
-                self.on.append(key)
+        return True
+
+    def set(self, file: str, value: int) -> bool:
+        return self.put(self.dirs[-1], file, value)
 
     @staticmethod
     def put(path: str, name: str, value: int) -> bool:
@@ -276,6 +294,26 @@ class Cgroup:
                     break
                 except OSError:
                     time.sleep(0.002)
+
+
+def hierarchies(known: list[tuple[str, set[str]]] = []) -> list[tuple[str, set[str]]]:  # noqa: B006 - a cache
+    """Our own groups in which we may make others, and which of the limits' files such a group has. Tried once."""
+    if known:
+        return known
+    for line in slurp("/proc/self/cgroup").decode().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers not in ("", "memory", "pids"):
+            continue
+        hierarchy = controllers or ("unified" if os.path.isdir("/sys/fs/cgroup/unified") else "")
+        parent = os.path.join("/sys/fs/cgroup", hierarchy, path.lstrip("/"))
+        probe = f"{parent}/metaloop-probe-{os.getpid()}"
+        try:
+            os.mkdir(probe)
+            known.append((parent, {file for _, file in Cgroup.LIMITS if os.path.exists(f"{probe}/{file}")}))
+            os.rmdir(probe)
+        except OSError:
+            continue
+    return known
 
 
 # ---- one step --------------------------------------------------------------------------------------------------------
@@ -437,7 +475,7 @@ class Process:
         dead = now()
         close(self.pidfd)
         code = None if status is None else os.waitstatus_to_exitcode(status)
-        hits = self.cgroup.hits()
+        hits = self.cgroup.hits() if code != 0 else {}
         self.cgroup.remove()
         if limit is None and code != 0:
             limit = next((key for key in ("memory", "processes") if key in hits), None)
@@ -570,7 +608,7 @@ class Trial:
         unlink("result.tmp", self.dir)  # never opened if it is there: it might be a pipe
         fd = os.open("result.tmp", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=self.dir)
         with open(fd, "w") as file:
-            json.dump(result, file)
+            file.write(json.dumps(result))
         os.rename("result.tmp", "result.json", src_dir_fd=self.dir, dst_dir_fd=self.dir)
 
     def settle(self) -> None:

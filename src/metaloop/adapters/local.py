@@ -60,6 +60,10 @@ class LocalExecutor:
         self._lanes: dict[int, _Lane] = {}
 
     async def start(self, job: Job) -> str:
+        try:
+            Path(job.dir).parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise Refusal(f"{Path(job.dir).parent}: cannot keep a trial here: {error.strerror}") from error
         wire = _wire(job, self._output_total)
         answer = await self._lane(job.lane).call("start", job=wire)
         if answer.error or answer.handle is None:

@@ -180,7 +180,8 @@ def _score(objective: Objective, results: Sequence[Result | None]) -> Score | No
     values = [result.metrics[objective.metric] for result in results if isinstance(result, Ran)]
     if not values:
         return None
-    return Score(fmean(values), len(values), stdev(values) if len(values) > 1 else None)
+    mean = fmean(values) if len(set(values)) > 1 else values[0]  # exact where nothing varies
+    return Score(mean, len(values), stdev(values) if len(values) > 1 else None)
 
 
 # ---- a decision ------------------------------------------------------------------------------------------------------

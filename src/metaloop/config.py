@@ -1,0 +1,195 @@
+"""The composition root: from a study's terms to everything that runs it. The only place that knows every name."""
+
+import asyncio
+import os
+import secrets
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from metaloop import __version__
+from metaloop.adapters.host import program, this_host
+from metaloop.adapters.inbox import FileInbox
+from metaloop.adapters.ledger import open_ledger
+from metaloop.engine import Engine, Observer, Session, World, commit, open_study
+from metaloop.errors import ConfigError, UsageError
+from metaloop.errors import ConfigError as Faults
+from metaloop.evaluators.metric import decide, measure, reader
+from metaloop.events import Directed, Resumed, StudyClosed
+from metaloop.jobs import Surroundings
+from metaloop.policies.opening import opening
+from metaloop.policies.params import starting
+from metaloop.roles import Ledger, Propose, Thought
+from metaloop.study import Study
+from metaloop.terms import Terms
+
+if TYPE_CHECKING:
+    from metaloop.studyfile import StudyFile
+
+RUNG = "limits"
+"""What isolates trials here: limits on the process tree, no sandbox."""
+
+
+# ---- thought ---------------------------------------------------------------------------------------------------------
+
+
+def thought_of(terms: Terms) -> Thought:
+    """All that a study on these terms thinks with."""
+    return Thought(opening(starting(terms.start, search(terms))), measure, decide, reader(terms.objective))
+
+
+def search(terms: Terms) -> Propose:
+    """The policy by its name. Raises UsageError for one that is not here."""
+    from metaloop.policies import params
+
+    match terms.policy:
+        case "static":
+            return params.static()
+        case "grid":
+            return params.grid()
+        case "random":
+            return params.random()
+        case "tpe" | "cmaes" | "gp" | "nsga2":
+            from metaloop.policies import sampled
+
+            return {"tpe": sampled.tpe, "cmaes": sampled.cmaes, "gp": sampled.gp, "nsga2": sampled.nsga2}[terms.policy]()
+    raise UsageError(f"policy {terms.policy!r} is not in this version; use random, grid, static, tpe, cmaes, gp or nsga2")
+
+
+# ---- the world -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a session ended: the study as it stands, how it closed (None: interrupted), and the signal, if one came."""
+
+    study: Study
+    closed: StudyClosed | None
+    signal: signal.Signals | None
+    idle: bool
+    """Whether there was nothing to do, and nothing was written."""
+
+
+async def drive(
+    file: "StudyFile",
+    *,
+    mode: Literal["run", "one"] = "run",
+    request: Directed | None = None,
+    observers: Sequence[Observer] = (),
+) -> Outcome:
+    """Runs the study of `file` from wherever it stands. `request` is recorded first.
+
+    Raises what the tree in errors.py says; then nothing runs any more, and what was recorded stays.
+    """
+    where = surroundings(file)
+    thought = thought_of(file.terms)
+    ledger = open_ledger(file.folder)
+    try:
+        study = open_study(ledger, Session(file.terms, resumed(file, mode)), observers)
+        if study.closed is not None:
+            return Outcome(study, study.closed, None, idle=True)
+        if request is not None:
+            ask(study, request, ledger, observers)
+        return await _run(study, thought, file, where, ledger, observers)
+    finally:
+        ledger.close()
+
+
+def ask(study: Study, request: Directed, ledger: Ledger, observers: Sequence[Observer]) -> None:
+    """Records a request of our own: we hold the lease, so it need not go through the inbox."""
+    commit(ledger, study, study.at, [request], observers)
+
+
+async def _run(
+    study: Study, thought: Thought, file: "StudyFile", where: Surroundings, ledger: Ledger, observers: Sequence[Observer]
+) -> Outcome:
+    from metaloop.adapters.local import LocalExecutor
+
+    executor = LocalExecutor(file.folder / "lanes")
+    world = World(
+        ledger=ledger,
+        executor=executor,
+        where=where,
+        nonce=partial(secrets.token_hex, 6),
+        now=time.monotonic,
+        inbox=FileInbox(file.folder),
+        observers=tuple(observers),
+    )
+    engine = Engine(study, thought, world)
+    came: list[signal.Signals] = []
+
+    def interrupt(number: signal.Signals) -> None:
+        came.append(number)
+        if len(came) == 1:
+            engine.interrupt()
+        else:
+            engine.interrupt(0.0)
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, interrupt, number)
+    try:
+        closed = await engine.run()
+    finally:
+        await executor.close()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+    return Outcome(study, closed, came[0] if came and closed is None else None, idle=False)
+
+
+def resumed(file: "StudyFile", mode: Literal["run", "one"] = "run") -> Resumed:
+    """What a session records of itself."""
+    return Resumed(file.bounds, this_host(), __version__, RUNG, file.config_hash, mode)
+
+
+def surroundings(file: "StudyFile") -> Surroundings:
+    """Where trials will happen. Raises Faults where a command's program does not exist: before anything is written."""
+    terms = file.terms
+    cwd = str((file.path.parent / terms.workdir).absolute())
+    env = {name: os.environ[name] for name in terms.env_allow if name in os.environ}
+    path = terms.env.get("PATH", env.get("PATH", os.defpath))
+    programs: dict[str, str] = {}
+    faults: list[ConfigError] = []
+    for key, command in commands(terms):
+        found = program(command[0], cwd, path)
+        if found is None:
+            faults.append(_no_program(file, key, command[0], cwd))
+            continue
+        programs[command[0]] = found
+        if (script := _missing_script(found, command, cwd)) is not None:
+            faults.append(_fault(file, key, f"expected a script; {script!r} is not in {cwd}"))
+    if faults:
+        raise Faults(faults)
+    return Surroundings(str(file.folder.absolute()), cwd, env, programs)
+
+
+def commands(terms: Terms) -> list[tuple[str, tuple[str, ...]]]:
+    """Every command of a study with the key it stands under."""
+    all_of_them = [
+        ("target.prepare_cmd", terms.prepare),
+        ("target.train_cmd", terms.train),
+        ("target.eval_cmd", terms.evaluate),
+        ("baseline.cmd", terms.baseline.cmd),
+    ]
+    return [(key, command) for key, command in all_of_them if command]
+
+
+def _missing_script(found: str, command: tuple[str, ...], cwd: str) -> str | None:
+    """The script that a python is to run, where there is no such file."""
+    if not Path(found).name.startswith("python") or len(command) < 2 or not command[1].endswith(".py"):
+        return None
+    return None if Path(cwd, command[1]).is_file() else command[1]
+
+
+def _no_program(file: "StudyFile", key: str, name: str, cwd: str) -> ConfigError:
+    where = f"in {cwd}" if os.sep in name else "on PATH"
+    hint = "; this machine has python3" if name == "python" and program("python3", cwd, os.environ.get("PATH")) else ""
+    return _fault(file, key, f"expected a program that can be run; {name!r} is not {where}{hint}")
+
+
+def _fault(file: "StudyFile", key: str, message: str) -> ConfigError:
+    return ConfigError(message, file=str(file.path), line=file.lines.get(key), key=key)
