@@ -1,0 +1,718 @@
+"""The keys of a study file: models at the edge, strict, and the words for what does not fit them.
+
+Knows every key, its type and its default. Reads nothing and runs nothing: what a file says about the disk (folders,
+globs) is checked by `studyfile`. Everything wrong is found in one pass and comes back as `Fault`s, never as a raise.
+"""
+
+import difflib
+import math
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    TypeAdapter,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic_core import ErrorDetails
+
+from metaloop.values import Choices, Domain, Range, Scalar, number
+from metaloop.yaml12 import Place
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing that is wrong, and where. `message`: what was expected, what was found, what to do."""
+
+    at: Place
+    message: str
+
+
+# ---- words -----------------------------------------------------------------------------------------------------------
+
+
+def dotted(at: Place) -> str:
+    """`policy.params.lr` or `policy.start[0]`: a place in the document as people write it."""
+    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in at)
+    return "".join(parts).removeprefix(".")
+
+
+def found(value: object) -> str:
+    """What stands there, in a few words, however large it is."""
+    match value:
+        case None:
+            return "nothing"
+        case bool():
+            return "true" if value else "false"
+        case int() if abs(value) >= 1 << 64:
+            return f"a whole number of {_digits(value)} digits"
+        case int() | float():
+            return f"the number {value!r}"
+        case str():
+            return f"the text {_short(value)!r}"
+        case list():
+            return "an empty list" if not value else f"a list of {len(value)}"
+        case dict():
+            return "keys and values (" + (", ".join(_short(str(key)) for key in list(value)[:3]) or "none") + ")"
+        case _:
+            return f"a {type(value).__name__}"
+
+
+def _short(text: str, most: int = 60) -> str:
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def _digits(value: int) -> str:
+    """About how many digits, without writing them: that is slow, and refused by Python for the largest."""
+    return f"about {int(value.bit_length() * math.log10(2)) + 1}"
+
+
+def meant(word: str, known: Iterable[str]) -> str | None:
+    """The known word that was probably meant."""
+    close = difflib.get_close_matches(_short(word), list(known), n=1, cutoff=0.6)
+    return close[0] if close else None
+
+
+# ---- small types -----------------------------------------------------------------------------------------------------
+
+
+def _direction(value: object) -> object:
+    return DIRECTIONS.get(value.lower(), value) if isinstance(value, str) else value
+
+
+def name_problem(name: str) -> str | None:
+    """Why a study cannot have this name; None if it can."""
+    bad = set(name) & set("/\\") or name != name.strip() or name.startswith((".", "-")) or unprintable(name)
+    if not name or bad or len(name.encode()) > 100:
+        what = "a name that can be a folder: at most 100 bytes, no slash, no leading dot or dash, no control characters"
+        return f"expected {what}; found {name[:120]!r}"
+    return None
+
+
+def _study_name(name: str) -> str:
+    if problem := name_problem(name):
+        raise ValueError(problem)
+    return name
+
+
+def _label(name: str) -> str:
+    """A name that can be printed on a line of its own as `name=number` and read back."""
+    if not name or name != name.strip() or "=" in name or unprintable(name) or len(name) > 100:
+        raise ValueError(
+            f"expected a name of 1 to 100 characters without '=' or control characters; found {name[:120]!r}"
+        )
+    return name
+
+
+def _variable(name: str) -> str:
+    if not name or "=" in name or unprintable(name) or len(name) > 200:
+        raise ValueError(f"expected the name of an environment variable; found {name[:120]!r}")
+    return name
+
+
+def _own_variable(name: str) -> str:
+    if name.startswith(("AR_PARAM", "AR_MODIFIED_", "METALOOP_")):
+        raise ValueError("metaloop sets this variable itself in every trial; choose another name")
+    return _variable(name)
+
+
+def unprintable(text: str) -> bool:
+    """Whether control characters, line ends or half characters stand in `text`."""
+    return any(unicodedata.category(c) in {"Cc", "Cs", "Zl", "Zp"} for c in text)
+
+
+SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(?:([KMGT])(i?))?B?\s*", re.IGNORECASE)
+
+
+def size_in_bytes(value: object) -> object:
+    """`48GiB`, `10 MiB`, `48Gi`, `5 GB` or a number of bytes, as bytes; anything else comes back as it is."""
+    if not isinstance(value, str):
+        return value
+    if (match := SIZE.fullmatch(value)) is None:
+        raise ValueError(f"expected a size such as 48GiB, 500 MB or a number of bytes; found {found(value)}")
+    digits, unit, binary = match.groups()
+    power = "KMGT".index(unit.upper()) + 1 if unit else 0
+    count = float(digits) * (1024 if binary else 1000) ** power
+    if not 1 <= count <= 1 << 60:
+        raise ValueError(f"expected a size between 1 byte and 1024 PiB; found {found(value)}")
+    return round(count)
+
+
+def _url(text: str) -> str:
+    if not re.match(r"https?://[^\s/]+", text):
+        raise ValueError(f"expected an address that begins with http:// or https://; found {found(text)}")
+    return text
+
+
+DIRECTIONS = {
+    "max": "max",
+    "maximize": "max",
+    "maximise": "max",
+    "higher": "max",
+    "min": "min",
+    "minimize": "min",
+    "minimise": "min",
+    "lower": "min",
+}
+DirectionKey = Annotated[
+    Literal["max", "min"],
+    BeforeValidator(_direction),
+    WithJsonSchema({"type": "string", "enum": list(DIRECTIONS)}),
+]
+Size = Annotated[
+    int,
+    Field(gt=0, le=1 << 60),
+    BeforeValidator(size_in_bytes),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": "^[0-9]"}]}),
+]
+Seconds = Annotated[float, Field(gt=0, le=1e9)]
+Count = Annotated[int, Field(ge=1, le=10**9)]
+Text = Annotated[str, Field(min_length=1)]
+Label = Annotated[str, AfterValidator(_label)]
+Variable = Annotated[str, AfterValidator(_variable)]
+Command = Annotated[list[str], Field(min_length=1)]
+Url = Annotated[str, AfterValidator(_url)]
+
+
+def _kind(value: object) -> str:
+    """Which of a key's forms is meant. The tags hold a character that no key can hold: they appear in error places."""
+    match value:
+        case dict() | BaseModel():
+            return "\0mapping"
+        case list():
+            return "\0list"
+        case _:
+            return "\0scalar"
+
+
+class Section(BaseModel):
+    """A mapping of known keys: nothing is converted from another type, nothing unknown is let in."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+# ---- the space -------------------------------------------------------------------------------------------------------
+
+EXACT = 1 << 53  # the largest whole number up to which floats hold every whole number
+
+
+class RangeKeys(Section):
+    """Numbers from `low` to `high`, both included."""
+
+    low: float
+    high: float
+    log: bool = Field(False, description="spread evenly over orders of magnitude")
+    step: float | None = Field(None, description="only low, low + step, low + 2 step ...")
+    int_: bool = Field(False, alias="int", description="whole numbers only")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "RangeKeys":
+        if problem := self._problem():
+            raise ValueError(problem)
+        return self
+
+    def _problem(self) -> str | None:
+        """The first thing that makes no range of these numbers."""
+        ends = f"low {self.low:g} and high {self.high:g}"
+        if not self.low < self.high:
+            return f"expected low below high; found {ends}" + (
+                "; for one fixed value write a list of one" if self.low == self.high else ""
+            )
+        if not math.isfinite(self.high - self.low):
+            return f"expected a range whose width is a number; found {ends}"
+        if self.log and self.low <= 0:
+            return f"expected low above 0 in a range with log: true; found {self.low:g}; raise low or drop log"
+        if self.int_ and not (_whole(self.low) and _whole(self.high)):
+            return f"expected whole numbers at both ends of a range with int: true; found {ends}"
+        return self._step_problem()
+
+    def _step_problem(self) -> str | None:
+        if self.step is None:
+            return None
+        if not 0 < self.step <= self.high - self.low:
+            return f"expected a step above 0 and at most {self.high - self.low:g}, the range; found {self.step:g}"
+        if (self.high - self.low) / self.step > EXACT:
+            return f"expected a step that can be counted over this range; found {self.step:g}"
+        if self.int_ and not _whole(self.step):
+            return f"expected a whole step in a range with int: true; found {self.step:g}"
+        if self.log and not (self.int_ and self.step == 1):
+            return "expected either log or step; found both; drop one, or list the values"
+        return None
+
+    def looks_whole(self) -> bool:
+        """Whether whole numbers may have been meant."""
+        plain = not self.int_ and not self.log and self.step in {None, 1.0}
+        return plain and _whole(self.low) and _whole(self.high) and self.high - self.low > 1
+
+    def domain(self) -> Range:
+        whole_step_of_one = self.int_ and self.step == 1
+        return Range(self.low, self.high, self.log, None if whole_step_of_one else self.step, self.int_)
+
+
+def _whole(value: float) -> bool:
+    return value == int(value) and abs(value) <= EXACT
+
+
+def _choices(values: list[Scalar]) -> list[Scalar]:
+    seen: dict[tuple[bool, Scalar], Scalar] = {}
+    for value in values:
+        same = (isinstance(value, bool), value)
+        if same in seen:
+            raise ValueError(f"expected each choice once; found {seen[same]!r} and {value!r}; drop one")
+        seen[same] = value
+    return values
+
+
+def _param_name(name: str) -> str:
+    if not name or "=" in name or unprintable(name) or len(name) > 100:
+        raise ValueError(
+            "expected a name that can be the environment variable AR_PARAM_<NAME>: 1 to 100 characters, no '=', "
+            f"no control characters; found {name[:120]!r}"
+        )
+    return name
+
+
+def _params(params: dict[str, "Parameter"]) -> dict[str, "Parameter"]:
+    """Names are told apart by their environment variables, which are in upper case."""
+    seen: dict[str, str] = {}
+    for name in params:
+        if (other := seen.setdefault(name.upper(), name)) != name:
+            raise ValueError(f"{other!r} and {name!r} would both be AR_PARAM_{name.upper()}; rename one")
+    return params
+
+
+Single = bool | int | float | str
+Parameter = Annotated[
+    Annotated[RangeKeys, Tag("\0mapping")]
+    | Annotated[list[Single], Field(min_length=1), AfterValidator(_choices), Tag("\0list")]
+    | Annotated[Single, Tag("\0scalar")],
+    Discriminator(_kind),
+]
+Params = Annotated[dict[Annotated[str, AfterValidator(_param_name)], Parameter], AfterValidator(_params)]
+PARAMS: TypeAdapter[dict[str, RangeKeys | list[Scalar] | Scalar]] = TypeAdapter(Params, config=ConfigDict(strict=True))
+Point = dict[str, Single]
+
+
+def domain(parameter: RangeKeys | list[Scalar] | Scalar) -> Domain:
+    """What a validated parameter stands for. A bare value is a choice of one."""
+    match parameter:
+        case RangeKeys():
+            return parameter.domain()
+        case list():
+            return Choices(tuple(parameter))
+        case _:
+            return Choices((parameter,))
+
+
+# ---- the sections ----------------------------------------------------------------------------------------------------
+
+
+class ObjectiveKeys(Section):
+    metric: Label = Field(description="the metric's exact name")
+    direction: DirectionKey = Field(description="which way it gets better")
+    target: float | None = Field(None, description="the study ends when this is reached")
+    ceiling: float | None = Field(None, description="the best value there can be")
+    plausible: Annotated[list[float], Field(min_length=2, max_length=2)] | None = Field(
+        None, description="[low, high]: a value outside is set aside"
+    )
+
+
+class LimitKeys(Section):
+    """For the whole process tree of a trial."""
+
+    memory: Size | None = Field(None, description="bytes, or a size such as 48GiB")
+    processes: Count | None = Field(512, description="processes and threads")
+    output: Size = Field(10 << 20, description="bytes of stdout and stderr")
+    files: Count | None = Field(1024, description="open files of one process")
+
+
+class BasilicaKeys(Section):
+    """A container on Basilica, one a trial."""
+
+    image: Text
+    gpu_count: Annotated[int, Field(ge=0, le=1024)] = 1
+    gpu_models: list[Text] = []
+    memory: Size = 32 << 30
+    cpu: Text | Annotated[int, Field(ge=1)] = "8"
+    storage: Text = "/data"
+    ttl_seconds: Count = 7200
+    min_gpu_memory_gb: Annotated[float, Field(gt=0)] | None = None
+    setup_cmd: Text | None = None
+    ready_timeout_s: Seconds = 600.0
+
+
+class TargetKeys(Section):
+    type: Literal["command", "basilica"] = Field("command", description="where trials run")
+    workdir: Text = Field(".", description="the folder commands run in, relative to the study file")
+    prepare_cmd: Command | None = Field(None, description="runs once, before the first trial")
+    train_cmd: Command = Field(description="one trial: a list of arguments, never a shell")
+    eval_cmd: Command | None = Field(None, description="if given, metrics are read from it alone")
+    timeout_s: Seconds = Field(3600.0, description="wall clock of one run")
+    prepare_timeout_s: Seconds = Field(3600.0, description="wall clock of prepare_cmd")
+    limits: LimitKeys = LimitKeys.model_construct()
+    env: dict[Annotated[str, AfterValidator(_own_variable)], str] = Field({}, description="set in every trial")
+    env_allow: list[Variable] = Field(["PATH", "LANG", "TERM", "CUDA_VISIBLE_DEVICES"], description="passed through")
+    basilica: BasilicaKeys | None = None
+
+
+class PolicyKeys(Section):
+    type: Literal["static", "grid", "random", "tpe", "cmaes", "gp", "nsga2", "auto", "llm"] = Field(
+        "random", description="who proposes; auto is tpe where Optuna is installed, else random"
+    )
+    params: Params = Field({}, description="the space: a list of choices, or a range, for each parameter")
+    seed: Annotated[int, Field(ge=0, lt=1 << 63)] = Field(0, description="the same seed proposes the same")
+    start: list[Point] = Field([], description="known points that are tried first")
+    mutable_file: Text | None = Field(None, description="the one file that may be changed")
+    frozen_file: Text | None = Field(None, description="a file that must stay as it is")
+    program_file: Text | None = Field(None, description="the task in words, for a model")
+    mutable: list[Text] | None = Field(None, description="globs of files that may be changed")
+    frozen: list[Text] = Field([], description="globs of files that must stay as they are")
+    llm_api_url: Url | None = None
+    llm_model: Text | None = None
+    llm_api_key_env: Variable = Field("OPENAI_API_KEY", description="the variable that holds the key")
+    llm_timeout_s: Seconds = 120.0
+
+
+class EvaluationKeys(Section):
+    rule: Literal["strict"] = Field("strict", description="strict: better than the incumbent, however little")
+    baseline_repeats: Annotated[int, Field(ge=0, le=1000)] = Field(3, description="how often the baseline is measured")
+
+
+class BaselineKeys(Section):
+    """What everything is compared with: these parameters, or another command. One of the two."""
+
+    params: Point | None = None
+    cmd: Command | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> "BaselineKeys":
+        if (self.params is None) == (self.cmd is None):
+            raise ValueError("expected either params or cmd; found " + ("neither" if self.cmd is None else "both"))
+        return self
+
+
+class ParallelKeys(Section):
+    enabled: bool
+    max_concurrency: Annotated[int, Field(ge=1, le=1024)] = 1
+
+
+class ControllerKeys(Section):
+    max_iterations: Count = Field(100, description="trials in all, over the life of the study")
+    max_wall_time_s: Seconds = Field(28800.0, description="hours of work in all, in seconds")
+    no_improve_limit: Count = Field(15, description="settled trials in a row without a keep")
+    failure_rate_limit: Annotated[float, Field(gt=0, le=1)] = Field(0.85, description="of the failure window")
+    failure_window: Annotated[int, Field(ge=1, le=100_000)] = Field(8, description="trials the failure rate is of")
+    parallel: Annotated[
+        Annotated[ParallelKeys, Tag("\0mapping")]
+        | Annotated[int, Field(ge=1, le=1024), Tag("\0scalar")]
+        | Annotated[int, Tag("\0list")],
+        Discriminator(_kind),
+    ] = Field(1, description="trials at once: a number, or {enabled, max_concurrency}")
+    order: Literal["free", "strict"] = Field("free", description="strict: lanes do not change what is proposed")
+    window: Annotated[int, Field(ge=1, le=1024)] = Field(
+        4, description="with order strict: the most lanes there can be"
+    )
+    checkpoint_path: Text | None = Field(None, description="a summary for other programs, written after every round")
+
+    def lanes(self) -> int:
+        match self.parallel:
+            case ParallelKeys(enabled=enabled, max_concurrency=most):
+                return most if enabled else 1
+            case lanes:
+                return lanes
+
+
+class TelemetryKeys(Section):
+    """Copies of what the ledger holds, for other programs. Only those named are written."""
+
+    trace_path: Text | None = Field(None, description="events, one JSON object a line")
+    ledger_path: Text | None = Field(None, description="results, tab-separated")
+    artifacts_dir: Text | None = Field(None, description="run-NNNN/ for each trial")
+    versions_dir: Text | None = Field(None, description="vNNNN/ for each kept trial")
+
+
+class ComparabilityKeys(Section):
+    budget_mode: Literal["fixed_wallclock", "parallel_wallclock"] = "fixed_wallclock"
+    expected_hardware_fingerprint: Annotated[str, Field(pattern=r"^[0-9a-fA-F]{8,64}$")] | None = None
+    strict: bool = Field(False, description="trials on other hardware than the baseline's are not kept")
+
+
+class Document(Section):
+    """A whole study file."""
+
+    name: Annotated[str, AfterValidator(_study_name)] | None = Field(None, description="default: the file's name")
+    objective: ObjectiveKeys
+    target: TargetKeys
+    policy: PolicyKeys = PolicyKeys.model_construct()
+    evaluation: EvaluationKeys = EvaluationKeys.model_construct()
+    baseline: (
+        Annotated[
+            Annotated[BaselineKeys, Tag("\0mapping")]
+            | Annotated[Literal["none"], Tag("\0scalar")]
+            | Annotated[Literal["none"], Tag("\0list")],
+            Discriminator(_kind),
+        ]
+        | None
+    ) = Field(None, description="default: train_cmd without parameters; {params}, {cmd}, or none")
+    controller: ControllerKeys = ControllerKeys.model_construct()
+    telemetry: TelemetryKeys = TelemetryKeys.model_construct()
+    comparability: ComparabilityKeys = ComparabilityKeys.model_construct()
+
+
+def json_schema() -> dict[str, object]:
+    """The JSON schema of a study file, for editors."""
+    head: dict[str, object] = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "metaloop study"}
+    return {**Document.model_json_schema(), **head}
+
+
+# ---- keys that are known and come later: to add one, delete its row --------------------------------------------------
+
+LATER: frozenset[str] = frozenset({
+    *("models", "gates", "harness", "director", "tournament", "objectives"),
+    *("target.sandbox", "target.private", "target.holdout_cmd", "target.resources", "target.price_per_hour"),
+    *("target.warm", "target.url", "target.headers", "target.limits.disk"),
+    *("policy.required_calls", "policy.check_cmd", "policy.hybrid_param_explore_iters", "policy.fallback"),
+    *("policy.hybrid_stall_threshold", "policy.hybrid_diff_failure_limit", "policy.agent", "policy.patches"),
+    *("evaluation.alpha", "evaluation.confirm", "evaluation.prefer_simpler", "evaluation.error"),
+    *("controller.max_cost_usd", "controller.max_tokens", "controller.max_gpu_hours", "controller.forecast"),
+    *("controller.min_gain", "controller.prune"),
+    *("telemetry.trackers", "telemetry.webhook", "telemetry.keep_artifacts"),
+})  # fmt: skip
+LATER_VALUES: dict[str, tuple[str, ...]] = {
+    "target.type": ("ray", "slurm", "http"),
+    "policy.type": ("guided", "llm_diff", "hybrid", "patches", "agent", "tree", "learned"),
+    "evaluation.rule": ("proven", "provisional"),
+}
+
+
+NESTED: dict[str, type[BaseModel]] = {
+    "": Document,
+    "objective": ObjectiveKeys,
+    "target": TargetKeys,
+    "target.limits": LimitKeys,
+    "target.basilica": BasilicaKeys,
+    "policy": PolicyKeys,
+    "evaluation": EvaluationKeys,
+    "baseline": BaselineKeys,
+    "controller": ControllerKeys,
+    "controller.parallel": ParallelKeys,
+    "telemetry": TelemetryKeys,
+    "comparability": ComparabilityKeys,
+}
+KEYS: dict[str, tuple[str, ...]] = {
+    section: tuple(field.alias or name for name, field in model.model_fields.items())
+    for section, model in NESTED.items()
+}
+"""The keys of every section, by the section's dotted name; the root's is empty."""
+
+
+# ---- validation ------------------------------------------------------------------------------------------------------
+
+PLACEHOLDERS: dict[str, object] = {
+    "objective": {"metric": "metric", "direction": "max"},
+    "objective.metric": "metric",
+    "objective.direction": "max",
+    "target": {"train_cmd": ["true"]},
+    "target.train_cmd": ["true"],
+}
+"""What stands in for a required key that is absent or wrong, so that the checks after this one see the rest."""
+
+
+def validate(raw: Mapping[str, object]) -> tuple[Document, list[Fault]]:
+    """The document, and all that is wrong with `raw`. With any fault, the document is what is left without them.
+
+    Such a document is for finding further faults and for nothing else.
+    """
+    faults: list[Fault] = []
+    rest: object = raw
+    for attempt in range(20):
+        try:
+            return Document.model_validate(rest), faults
+        except ValidationError as error:
+            for detail in error.errors(include_url=False):
+                at = _place(detail, rest)
+                if attempt == 0 or detail["type"] != "missing":  # later, what is missing is what was taken out
+                    faults.append(Fault(at, message(detail, at)))
+                rest = _without(rest, at, missing=detail["type"] == "missing")
+    return Document.model_validate({key: PLACEHOLDERS[key] for key in ("objective", "target")}), faults
+
+
+def _place(detail: ErrorDetails, raw: object) -> Place:
+    """Where an error is, in the user's terms: without tags of forms and pydantic's mark for keys."""
+    at = tuple(part for part in detail["loc"] if not str(part).startswith("\0"))
+    if at and at[-1] == "[key]":
+        at = at[:-1]
+    while len(at) > 1 and not _holds(raw, at[:-1]):
+        at = at[:-1]  # members of a union name themselves in the place
+    if detail["type"] != "missing" and detail["type"] != "extra_forbidden" and at and not _holds(raw, at):
+        at = at[:-1]
+    return at
+
+
+def _holds(raw: object, at: Place) -> bool:
+    for part in at:
+        if not _has(raw, part):
+            return False
+        raw = raw[part]  # type: ignore[index]
+    return True
+
+
+def _has(raw: object, part: str | int) -> bool:
+    if isinstance(raw, Mapping):
+        return part in raw
+    return isinstance(raw, list) and isinstance(part, int) and part < len(raw)
+
+
+def _without(raw: object, at: Place, *, missing: bool) -> object:
+    if missing and (stand_in := PLACEHOLDERS.get(dotted(at))) is not None:
+        return _with(raw, at, stand_in)
+    if missing:
+        at = at[:-1]
+    if not at:
+        return {}
+    head, *rest = at
+    if isinstance(raw, Mapping) and head in raw:
+        if rest:
+            return {**raw, head: _without(raw[head], tuple(rest), missing=False)}
+        return {key: value for key, value in raw.items() if key != head}
+    if isinstance(raw, list) and isinstance(head, int) and head < len(raw):
+        inner = [_without(raw[head], tuple(rest), missing=False)] if rest else []
+        return raw[:head] + inner + raw[head + 1 :]
+    return raw
+
+
+def _with(raw: object, at: Place, value: object) -> object:
+    if not at:
+        return value
+    held = raw if isinstance(raw, Mapping) else {}
+    return {**held, at[0]: _with(held.get(at[0]), at[1:], value)}
+
+
+# ---- the words for a fault -------------------------------------------------------------------------------------------
+
+EXPECTED: dict[str, str] = {
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "string_type": "text",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "dict_type": "keys and values",
+    "model_type": "keys and values",
+    "model_attributes_type": "keys and values",
+    "string_pattern_mismatch": "8 to 64 hexadecimal digits",
+}
+REQUIRED: dict[str, str] = {
+    "objective": "add objective: {metric: NAME, direction: max}",
+    "objective.metric": "add the exact name of the metric that the command prints",
+    "objective.direction": "add direction: max, or direction: min",
+    "target": "add target: {train_cmd: [python, train.py]}",
+    "target.train_cmd": "add the command of one trial, such as train_cmd: [python, train.py]",
+}
+
+
+def message(detail: ErrorDetails, at: Place) -> str:
+    """What was expected, what was found, what to do."""
+    context = detail.get("ctx", {})
+    value = detail["input"]
+    match detail["type"]:
+        case "missing":
+            return f"expected this key, found nothing; {REQUIRED.get(dotted(at), 'add it')}"
+        case "extra_forbidden":
+            return _unknown_key(at)
+        case "value_error":
+            return str(context["error"])
+        case "literal_error":
+            return _unknown_value(at, value, str(context["expected"]))
+        case kind:
+            return f"expected {_expected(kind, context)}; found {found(value)}{_advice(kind, value)}"
+
+
+def _expected(kind: str, context: Mapping[str, object]) -> str:
+    match kind:
+        case "greater_than":
+            return f"a number above {context['gt']}"
+        case "greater_than_equal":
+            return f"a number of at least {context['ge']}"
+        case "less_than":
+            return f"a number below {context['lt']}"
+        case "less_than_equal":
+            return f"a number of at most {context['le']}"
+        case "too_short":
+            return _so_many(context["min_length"])
+        case "too_long":
+            return f"at most {context['max_length']} entries"
+        case "string_too_short":
+            return "some text"
+        case _:
+            return EXPECTED.get(kind, kind.replace("_", " "))
+
+
+def _so_many(least: object) -> str:
+    return "at least one entry" if least == 1 else f"{least} entries"
+
+
+def _advice(kind: str, value: object) -> str:
+    """What to type instead, where that can be told."""
+    match kind, value:
+        case "list_type", str() if value.strip():
+            return "; write [" + ", ".join(_short(value).split()) + "]"
+        case "list_type", bool() | int() | float() if number(value):
+            return f"; write [{value!r}]"
+        case "string_type", bool() | int() | float():
+            return "; put it in quotes"
+        case "int_type" | "float_type", str() if _numeric(value):
+            return "; write it plainly, without quotes or underscores"
+        case "bool_type", str() if value.lower() in {"yes", "on", "no", "off", "true", "false"}:
+            return f"; write {'true' if value.lower() in {'yes', 'on', 'true'} else 'false'}"
+        case _:
+            return ""
+
+
+def _numeric(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def _unknown_key(at: Place) -> str:
+    """Where the key belongs, what was meant, or what there is."""
+    *parents, last = at
+    section, key = dotted(tuple(parents)), str(last)
+    if dotted(at) in LATER:
+        return "this key is known, but not in this version; remove it"
+    known = KEYS.get(section, RANGE_KEYS if section.startswith("policy.params.") else ())
+    if homes := [name for name, keys in KEYS.items() if key in keys]:
+        place = " or ".join(home if home else "the top level" for home in homes)
+        return f"unknown key here; {_short(key)} belongs under {place}"
+    if (likely := meant(key, known)) is not None:
+        return f"unknown key; did you mean {likely}?"
+    elsewhere = {name: home for home, keys in KEYS.items() for name in keys}
+    if (likely := meant(key, elsewhere)) is not None:
+        return f"unknown key; did you mean {dotted((*filter(None, [elsewhere[likely]]), likely))}?"
+    return f"unknown key; known here are {', '.join(known)}"
+
+
+RANGE_KEYS = tuple(field.alias or name for name, field in RangeKeys.model_fields.items())
+
+
+def _unknown_value(at: Place, value: object, allowed: str) -> str:
+    key = dotted(at)
+    if key == "objective.direction":
+        allowed = "max or min (or maximize, minimize, higher, lower)"
+    if isinstance(value, str) and value in LATER_VALUES.get(key, ()):
+        return f"{value!r} is known, but not in this version; expected {allowed}"
+    words = DIRECTIONS if key == "objective.direction" else re.findall(r"'([^']*)'", allowed)
+    likely = meant(value.lower(), words) if isinstance(value, str) else None
+    return f"expected {allowed}; found {found(value)}" + (f"; did you mean {likely}?" if likely else "")

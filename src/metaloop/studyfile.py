@@ -1,0 +1,919 @@
+"""A study file, or flags in its place, becomes a `StudyFile`: terms, bounds and paths that can be trusted.
+
+Reads the file and looks at the disk around it (folders, globs, hashes of frozen files); runs and writes nothing.
+Everything wrong is found at once and raised as one `Faults`, a line for each. What is right but cannot
+run here (keys, libraries, targets of later versions) is no fault: `StudyFile.missing` says it.
+"""
+
+import difflib
+import hashlib
+import math
+import os
+import re
+import shlex
+import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path, PurePath
+from typing import TypeAlias
+
+from pydantic import ValidationError
+
+from metaloop import schema, yaml12
+from metaloop.errors import ConfigError, Faults
+from metaloop.schema import Document, Fault, RangeKeys, dotted, found
+from metaloop.terms import Baseline, Bounds, Limits, Terms
+from metaloop.values import Domain, Objective, Scalar, Space, Value, accept, canonical, digest, number
+from metaloop.yaml12 import Node, Place, Unreadable
+
+MOST_BYTES = 1 << 20
+MOST_GRID = 1_000_000
+Raw: TypeAlias = dict[str, object]
+
+json_schema = schema.json_schema
+
+
+class Comparability(Value, frozen=True):
+    """What makes trials comparable. `fingerprint` is empty where any host will do."""
+
+    budget_mode: str = "fixed_wallclock"
+    fingerprint: str = ""
+    strict: bool = False
+
+
+@dataclass(frozen=True)
+class Need:
+    """Something a study cannot run without: an environment variable, or else what `text` says."""
+
+    text: str
+    variable: str = ""
+
+    def met(self, environ: Mapping[str, str]) -> bool:
+        return bool(self.variable) and bool(environ.get(self.variable, "").strip())
+
+
+@dataclass(frozen=True)
+class StudyFile:
+    """A validated study. `path` is None for one made of flags; relative paths were resolved against `base`.
+
+    `folder` is where the study lives; it need not exist. `telemetry` holds only the paths that were named, by key.
+    `config_hash` covers all content after normalisation, and no comments. `lines`: the line of each dotted key.
+    `mutable`: what `policy.mutable` and `mutable_file` matched, relative to the workdir. `program`: `program_file`.
+    `notes`: what may not be meant (a key that changes nothing here); a line each, for a person to read.
+    """
+
+    terms: Terms
+    bounds: Bounds
+    path: Path | None
+    base: Path
+    folder: Path
+    telemetry: Mapping[str, Path]
+    comparability: Comparability
+    config_hash: str
+    target: str = "command"
+    mutable: tuple[str, ...] = ()
+    program: Path | None = None
+    needs: tuple[Need, ...] = ()
+    notes: tuple[str, ...] = ()
+    lines: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def workdir(self) -> Path:
+        return self.base / self.terms.workdir
+
+    def missing(self, environ: Mapping[str, str]) -> tuple[str, ...]:
+        """What stands in the way of running this here, a line each with what to do. Empty: nothing does."""
+        return tuple(need.text for need in self.needs if not need.met(environ))
+
+
+# ---- from a file, from flags, from a mapping -------------------------------------------------------------------------
+
+
+def load(path: Path, overrides: Mapping[str, object] | None = None) -> StudyFile:
+    """The study in a file. `overrides` are dotted keys (`controller.max_iterations`) that win over the file's.
+
+    Raises `Faults` with all that is wrong, and nothing else.
+    """
+    source = _Source(str(path), path, path.parent, path.stem)
+    try:
+        root, problems = yaml12.read(yaml12.decode(_bytes(path)))
+        if root is None or not isinstance(root.held, dict):
+            raise Unreadable(_no_mapping(root), root.line if root else 1)
+    except Unreadable as error:
+        raise Faults([source.error((), error.message, error.line)]) from None
+    source.lines.update(_lines(root, ()))
+    errors = [source.error(problem.at, problem.message, problem.line) for problem in problems]
+    raw = {key: _plain(node, (key,)) for key, node in root.held.items()}
+    return _study(raw, source, overrides or {}, errors)
+
+
+def from_flags(
+    *,
+    cmd: str,
+    metric: str,
+    direction: str,
+    params: Sequence[str] = (),
+    name: str = "",
+    base: Path = Path(),
+    overrides: Mapping[str, object] | None = None,
+) -> StudyFile:
+    """A study without a file, in the folder `base`: policy auto and 50 trials, unless `overrides` say otherwise.
+
+    Its name is the script's, so that the same command resumes it. Raises `Faults`, keyed by flag.
+    """
+    errors: list[ConfigError] = []
+    argv = _split(cmd, errors)
+    source = _Source("", None, base, name or _script(argv), flags=True)
+    raw: Raw = {
+        "objective": {"metric": metric, "direction": direction},
+        "target": {"train_cmd": argv},
+        "policy": {"type": "auto", "params": _param_flags(params, errors)},
+        "controller": {"max_iterations": 50},
+    }
+    return _study(raw, source, overrides or {}, errors)
+
+
+def from_mapping(raw: Mapping[str, object], *, name: str, base: Path = Path()) -> StudyFile:
+    """The study in a mapping with the keys of a file. Raises `Faults`, and nothing else."""
+    return _study(dict(raw), _Source("", None, base, name), {}, [])
+
+
+# ---- parameters on the command line ----------------------------------------------------------------------------------
+
+
+def parse_param(text: str) -> tuple[str, Domain]:
+    """`lr=1e-5..1e-1:log`, `layers=1..8`, `drop=0..0.5:step=0.1` or `opt=adam,sgd` as a name and a domain.
+
+    A range is of whole numbers if both ends and any step are written as such, or with `:int`. Choices are numbers or
+    booleans if all of them are, else text. Raises `ConfigError`.
+    """
+    name, raw = _parameter(text)
+    faults: list[Fault] = []
+    cleaned = _screened({name: raw}, (), faults)
+    try:
+        parsed = schema.PARAMS.validate_python(cleaned)
+    except ValidationError as error:
+        faults += [Fault((), schema.message(detail, ())) for detail in error.errors(include_url=False)]
+    if faults:
+        raise ConfigError(_one_line(faults[0].message), key=_flag(name))
+    return name, schema.domain(parsed[name])
+
+
+def _parameter(text: str) -> tuple[str, object]:
+    """The name, and what a file would say in its place."""
+    name, equals, spec = text.partition("=")
+    name, spec = name.strip(), spec.strip()
+    if not equals or not name or not spec:
+        raise ConfigError(
+            _one_line(f"expected NAME=LOW..HIGH or NAME=A,B,C; found {text[:80]!r}; write lr=1e-5..1e-1:log"),
+            key="--param",
+        )
+    ends, *options = spec.split(":")
+    low, dots, high = (part.strip() for part in ends.partition(".."))
+    if not dots or not low or "," in spec or "/" in ends:
+        return name, _choices(spec)
+    return name, _range(name, low, high, options)
+
+
+def _choices(spec: str) -> list[object]:
+    texts = [part.strip() for part in spec.split(",")]
+    values = [yaml12.scalar(text) for text in texts]
+    alike = all(number(value) for value in values) or all(type(value) is bool for value in values)
+    return list(values) if alike else list(texts)
+
+
+def _range(name: str, low: str, high: str, options: Sequence[str]) -> Raw:
+    given: Raw = {"low": yaml12.scalar(low), "high": yaml12.scalar(high)}
+    for option in options:
+        given |= _option(name, option.strip())
+    numbers = [value for key, value in given.items() if key in {"low", "high", "step"}]
+    if not all(number(value) for value in numbers):
+        raise ConfigError(
+            _one_line(
+                f"expected numbers on both sides of '..'; found {low[:40]!r} and {high[:40]!r}; write {name}=1..10"
+            ),
+            key=_flag(name),
+        )
+    whole = all(type(value) is int for value in numbers)
+    return {**given, "int": bool(given.get("int", whole))}
+
+
+def _option(name: str, option: str) -> Raw:
+    word, equals, value = option.partition("=")
+    match word, equals:
+        case "log" | "int", "":
+            return {word: True}
+        case "step", "=":
+            return {"step": yaml12.scalar(value.strip())}
+        case _:
+            likely = difflib.get_close_matches(word, ["log", "int", "step"], n=1)
+            hint = f"; did you mean {likely[0]}?" if likely else ""
+            raise ConfigError(
+                _one_line(f"expected :log, :int or :step=NUMBER after the range; found {option[:40]!r}{hint}"),
+                key=_flag(name),
+            )
+
+
+def _param_flags(params: Sequence[str], errors: list[ConfigError]) -> Raw:
+    space: Raw = {}
+    for text in params:
+        try:
+            name, raw = _parameter(text)
+            if name in space:
+                raise ConfigError(_one_line("expected each parameter once; found it again"), key=_flag(name))
+            space[name] = raw
+        except ConfigError as error:
+            errors.append(error)
+    return space
+
+
+def _split(cmd: str, errors: list[ConfigError]) -> list[str]:
+    try:
+        return shlex.split(cmd)
+    except ValueError as error:
+        errors.append(ConfigError(f"expected a command with balanced quotes; found {str(error).lower()}", key="--cmd"))
+        return ["true"]
+
+
+def _script(argv: Sequence[str]) -> str:
+    """A name for a study without one: that of its script, else of its program."""
+    scripts = (arg for arg in argv[1:] if PurePath(arg).suffix and not arg.startswith("-"))
+    stem = PurePath(next(scripts, argv[0] if argv else "")).stem
+    return re.sub(r"[^\w.-]+", "-", stem)[:60].strip(".-") or "study"
+
+
+# ---- bytes and nodes -------------------------------------------------------------------------------------------------
+
+
+def _bytes(path: Path) -> bytes:
+    """The file's content: only of a regular file, and of no more than 1 MiB."""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            kind = "a folder" if path.is_dir() else "no regular file"
+            raise Unreadable(f"expected a study file, found {kind}")
+        with path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+    except FileNotFoundError:
+        raise Unreadable("expected a study file, found none; see `metaloop init` for a first one") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise Unreadable(f"expected a study file that can be read, found: {reason.lower()}") from None
+    if len(data) > MOST_BYTES:
+        raise Unreadable("expected a study file of at most 1 MiB, found a larger one")
+    return data
+
+
+def _no_mapping(root: Node | None) -> str:
+    least = "the least there can be is objective: {metric: NAME, direction: max} and target: {train_cmd: [COMMAND]}"
+    what = "an empty file" if root is None else "a list" if isinstance(root.held, list) else "a single value"
+    return f"expected keys and values, found {what}; {least}"
+
+
+def _plain(node: Node, at: Place) -> object:
+    """A node as values. Commands and the environment are text however they look: `--epochs, 3` stays `3`."""
+    match node.held:
+        case dict() as held:
+            return {key: _plain(inner, (*at, key)) for key, inner in held.items()}
+        case list() as held:
+            return [_plain(inner, (*at, index)) for index, inner in enumerate(held)]
+        case text:
+            value = yaml12.scalar(text) if node.plain else text
+            return text if value is not None and _verbatim(at) else value
+
+
+def _verbatim(at: Place) -> bool:
+    in_command = len(at) > 2 and at[-2] in {"train_cmd", "eval_cmd", "prepare_cmd", "cmd"}
+    return in_command or (len(at) == 3 and at[:2] == ("target", "env"))
+
+
+def _lines(node: Node, at: Place) -> Iterator[tuple[str, int]]:
+    yield dotted(at), node.line
+    match node.held:
+        case dict() as held:
+            for key, inner in held.items():
+                yield from _lines(inner, (*at, key))
+                yield dotted((*at, key)), node.key_lines[key]
+        case list() as held:
+            for index, inner in enumerate(held):
+                yield from _lines(inner, (*at, index))
+        case _:
+            pass
+
+
+# ---- faults ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Where a document came from, for its faults and its paths. `stem` is the study's name unless it has one."""
+
+    file: str
+    path: Path | None
+    base: Path
+    stem: str
+    flags: bool = False
+    lines: dict[str, int] = field(default_factory=dict)
+
+    def error(self, at: Place, message: str, line: int | None = None) -> ConfigError:
+        """A fault as one line: whatever a key or a value holds, it cannot begin a second one."""
+        key = _flag_for(at) if self.flags else dotted(at)
+        return ConfigError(
+            _one_line(message), file=_one_line(self.file), line=line or self.line(at), key=_one_line(key)
+        )
+
+    def line(self, at: Place) -> int | None:
+        """The line of the key, or of the nearest section around it."""
+        places = (dotted(at[:length]) for length in range(len(at), -1, -1))
+        return next((self.lines[place] for place in places if place in self.lines), None)
+
+    def raised(self, faults: Iterable[Fault], errors: list[ConfigError]) -> None:
+        """Raises what there is to raise, in the order of the lines."""
+        errors = errors + [self.error(fault.at, fault.message) for fault in faults]
+        if errors:
+            raise Faults(sorted(errors, key=lambda error: error.line or 0)) from None
+
+
+def _one_line(text: str) -> str:
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def _flag(name: str) -> str:
+    return _one_line(f"--param {name[:60]}")
+
+
+def _flag_for(at: Place) -> str:
+    match at:
+        case ("objective", ("metric" | "direction") as key, *_):
+            return f"--{key}"
+        case ("target", "train_cmd", *_):
+            return "--cmd"
+        case ("policy", "params", str() as name, *_):
+            return _flag(name)
+        case ("policy", "params"):
+            return "--param"
+        case _:
+            return dotted(at)
+
+
+# ---- the whole way ---------------------------------------------------------------------------------------------------
+
+
+def _study(raw: Raw, source: _Source, overrides: Mapping[str, object], errors: list[ConfigError]) -> StudyFile:
+    """Every check there is, then one raise; without faults, the study."""
+    for key, value in overrides.items():
+        raw = _overridden(raw, tuple(key.split(".")), value)
+        for line in [place for place in source.lines if place == key or place.startswith((f"{key}.", f"{key}["))]:
+            del source.lines[line]
+    screened: list[Fault] = []
+    cleaned = _screened(raw, (), screened)
+    document, faults = schema.validate(cleaned if isinstance(cleaned, dict) else {})
+    faults = screened + [fault for fault in faults if not _explained(fault, screened)]
+    checks = _Checks(document, source, frozenset(dotted(fault.at) for fault in faults) | _keys_of(errors))
+    faults += [fault for fault in checks.all() if not _explained(fault, faults)]
+    source.raised(faults, errors)
+    return _built(document, source, checks)
+
+
+def _keys_of(errors: Iterable[ConfigError]) -> frozenset[str]:
+    return frozenset(error.key for error in errors)
+
+
+def _overridden(raw: Raw, at: tuple[str, ...], value: object) -> Raw:
+    head, *rest = at
+    inner = raw.get(head)
+    if not rest:
+        return {**raw, head: value}
+    if inner is not None and not isinstance(inner, dict):
+        return raw  # a fault of its own
+    return {**raw, head: _overridden(inner or {}, tuple(rest), value)}
+
+
+def _explained(fault: Fault, earlier: Iterable[Fault]) -> bool:
+    """Whether a fault was found already: at the same place, or inside of what this one is about."""
+    return any(other.at[: len(fault.at)] == fault.at for other in earlier)
+
+
+def _screened(value: object, at: Place, faults: list[Fault]) -> object:
+    """`value` with all that fits nowhere taken out: numbers that are not finite or too large, control characters."""
+    if (problem := _unfit(value)) is not None:
+        faults.append(Fault(at, problem))
+        return 1 if isinstance(value, int | float) else "x" if isinstance(value, str) else None
+    if len(at) > yaml12.MOST_DEPTH:
+        faults.append(Fault(at[:4], f"expected a study file, found more than {yaml12.MOST_DEPTH} levels"))
+        return None
+    match value:
+        case dict():
+            fit = {key: inner for key, inner in value.items() if _key_fits(key, at, faults)}
+            return {key: _screened(inner, (*at, key), faults) for key, inner in fit.items()}
+        case list():
+            return [_screened(inner, (*at, index), faults) for index, inner in enumerate(value)]
+        case _:
+            return value
+
+
+def _unfit(value: object) -> str | None:
+    match value:
+        case float() if not math.isfinite(value):
+            return f"expected a finite number, found {value!r}"
+        case bool():
+            return None
+        case int() if not -(1 << 63) <= value < 1 << 63:
+            return f"expected a number of at most 18 digits, found {found(value)}"
+        case str() if bad := _unfit_characters(value):
+            return f"expected text without control characters, found {bad!r}; remove it"
+        case None | float() | int() | str() | list() | dict():
+            return None
+        case _:
+            return f"expected text, a number, true or false, a list or keys and values; found {found(value)}"
+
+
+def _unfit_characters(text: str) -> str:
+    """The first control character (tabs and line ends are none here) or half of one."""
+    return next((c for c in text if (c < " " and c not in "\t\n\r") or c == "\x7f" or "\ud800" <= c <= "\udfff"), "")
+
+
+def _key_fits(key: object, at: Place, faults: list[Fault]) -> bool:
+    if not isinstance(key, str):
+        faults.append(Fault(at, f"expected text as a key, found {found(key)}"))
+        return False
+    if bad := _unfit_characters(key):
+        faults.append(Fault((*at, key[:60]), f"expected a key without control characters, found {bad!r}; remove it"))
+        return False
+    return True
+
+
+# ---- what the models cannot see --------------------------------------------------------------------------------------
+
+NEEDS_SPACE = frozenset({"grid", "random", "tpe", "cmaes", "gp", "nsga2", "auto", "llm"})
+FOLDERS = frozenset({"artifacts_dir", "versions_dir"})
+
+
+class _Checks:
+    """Checks across keys and against the disk. Each is skipped where a key that it reads is faulty already."""
+
+    def __init__(self, document: Document, source: _Source, faulty: frozenset[str]) -> None:
+        self.document, self.source, self.faulty = document, source, faulty
+        self.name = document.name or source.stem
+        self.space: Space = {name: schema.domain(value) for name, value in document.policy.params.items()}
+        self.base = Path(os.path.abspath(source.base))  # noqa: PTH100  (not resolved: links stay as written)
+        self.frozen: dict[str, str] = {}
+        self.mutable: tuple[str, ...] = ()
+        self.telemetry: dict[str, Path] = {}
+
+    def all(self) -> list[Fault]:
+        return [
+            *self._study_name(),
+            *self._objective(),
+            *self._target(),
+            *self._parameters(),
+            *self._points(),
+            *self._model(),
+            *self._lanes(),
+            *self._files(),
+            *self._telemetry(),
+        ]
+
+    def sound(self, *keys: str) -> bool:
+        """None of these keys, nor anything in them or around them, has a fault."""
+        around = [(key, bad) for key in keys for bad in self.faulty]
+        return not any(
+            bad == key or bad.startswith((f"{key}.", f"{key}[")) or key.startswith((f"{bad}.", f"{bad}["))
+            for key, bad in around
+        )
+
+    def _study_name(self) -> Iterator[Fault]:
+        if self.document.name is None and (problem := schema.name_problem(self.name)):
+            yield Fault(("name",), f"{problem} from the file's name; add name: NAME")
+
+    def _objective(self) -> Iterator[Fault]:
+        keys = self.document.objective
+        if not self.sound("objective"):
+            return
+        objective = Objective(keys.metric, keys.direction)
+        if keys.target is not None and keys.ceiling is not None and objective.better(keys.target, keys.ceiling):
+            message = (
+                f"expected a target that ceiling {keys.ceiling:g} allows, found {keys.target:g}; no value can reach it"
+            )
+            yield Fault(("objective", "target"), message)
+        if keys.plausible is None:
+            return
+        low, high = keys.plausible
+        if not low < high:
+            yield Fault(
+                ("objective", "plausible"), f"expected [low, high] with low below high, found [{low:g}, {high:g}]"
+            )
+        elif keys.target is not None and not low <= keys.target <= high:
+            message = f"expected a target within plausible, {low:g} to {high:g}; found {keys.target:g}"
+            yield Fault(("objective", "target"), message)
+
+    def _target(self) -> Iterator[Fault]:
+        target = self.document.target
+        if target.type == "basilica" and target.basilica is None and self.sound("target.basilica"):
+            yield Fault(
+                ("target", "basilica"), "expected this key with target.type basilica; add basilica: {image: IMAGE}"
+            )
+        if not self.sound("target.workdir"):
+            return
+        workdir = self.base / target.workdir
+        if not _is_dir(workdir):
+            what = "a file" if _exists(workdir) else f"nothing at {workdir}"
+            yield Fault(("target", "workdir"), f"expected a folder, found {what}; create it or change workdir")
+
+    def _parameters(self) -> Iterator[Fault]:
+        policy = self.document.policy
+        if not self.sound("policy.type"):
+            return
+        if not policy.params and policy.type in NEEDS_SPACE and self.sound("policy.params"):
+            hint = "add params: {lr: [0.1, 0.01]}, or type: static to measure the command alone"
+            yield Fault(("policy", "params"), f"expected a parameter for policy.type {policy.type}, found none; {hint}")
+        for name, value in policy.params.items():
+            if problem := self._parameter_problem(policy.type, value, self.space[name]):
+                yield Fault(("policy", "params", name), problem)
+
+    def _parameter_problem(self, policy: str, value: object, domain: Domain) -> str | None:
+        count = domain.size()
+        if policy == "static":
+            what = "a range" if count is None else f"{count} values"
+            return None if count == 1 else f"expected one value with policy.type static, found {what}; write one"
+        if not isinstance(value, list | RangeKeys):
+            return (
+                f"expected a list of choices or a range {{low, high}}, found {found(value)}; write [{value}] to fix it"
+            )
+        if policy != "grid":
+            return None
+        if count is None:
+            return "expected choices or a range with a step for policy.type grid, found a continuum; add step: NUMBER"
+        if count > MOST_GRID:
+            return f"expected at most {MOST_GRID} values for policy.type grid, found {count}; add or widen step"
+        return None
+
+    def _points(self) -> Iterator[Fault]:
+        if not self.sound("policy.params"):
+            return
+        seen: list[Mapping[str, Scalar]] = []
+        for index, point in enumerate(self.document.policy.start):
+            held = accept(self.space, point)
+            if isinstance(held, str):
+                yield Fault(("policy", "start", index), f"expected a point of the space; {held}")
+            elif held in seen:
+                yield Fault(("policy", "start", index), "expected each point once, found it again; remove one")
+            else:
+                seen.append(held)
+        baseline = self.document.baseline
+        if isinstance(baseline, schema.BaselineKeys) and baseline.params is not None:
+            held = accept(self.space, baseline.params)
+            if isinstance(held, str):
+                yield Fault(("baseline", "params"), f"expected a point of the space; {held}")
+
+    def _model(self) -> Iterator[Fault]:
+        policy = self.document.policy
+        if policy.type != "llm":
+            return
+        for key, value in (("llm_api_url", policy.llm_api_url), ("llm_model", policy.llm_model)):
+            if value is None and self.sound(f"policy.{key}"):
+                yield Fault(("policy", key), "expected this key with policy.type llm, found nothing; add it")
+
+    def _lanes(self) -> Iterator[Fault]:
+        controller = self.document.controller
+        if not self.sound("controller.parallel", "controller.order", "controller.window"):
+            return
+        if controller.order == "strict" and controller.lanes() > controller.window:
+            hint = f"add controller.window: {controller.lanes()}, or controller.order: free"
+            message = f"expected at most {controller.window} lanes (controller.window) with order strict"
+            yield Fault(("controller", "parallel"), f"{message}, found {controller.lanes()}; {hint}")
+
+    # ---- files
+
+    def _files(self) -> Iterator[Fault]:
+        policy = self.document.policy
+        if not self.sound("target.workdir") or not _is_dir(self.base / self.document.target.workdir):
+            return
+        tree = _Tree(self.base / self.document.target.workdir)
+        faults: list[Fault] = []
+        mutable = tree.matched(_globs("mutable", policy.mutable_file, policy.mutable), faults)
+        frozen = tree.matched(_globs("frozen", policy.frozen_file, policy.frozen), faults)
+        for path in sorted(mutable.keys() & frozen.keys()):
+            message = f"{path!r} is both mutable and frozen ({dotted(frozen[path])}); take it out of one of them"
+            faults.append(Fault(mutable[path], message))
+        self.mutable = tuple(sorted(mutable))
+        self.frozen = self._hashes(tree, frozen, faults)
+        if policy.program_file is not None and not (self.base / policy.program_file).is_file():
+            faults.append(
+                Fault(("policy", "program_file"), f"expected a file, found none at {self.base / policy.program_file}")
+            )
+        yield from faults
+
+    def _hashes(self, tree: "_Tree", frozen: Mapping[str, Place], faults: list[Fault]) -> dict[str, str]:
+        """The content of every frozen file but the study's own: what that may not change is in the terms."""
+        hashes: dict[str, str] = {}
+        for path in sorted(frozen):
+            if self.source.path is not None and _same(tree.root / path, self.source.path):
+                continue
+            try:
+                with (tree.root / path).open("rb") as file:
+                    hashes[path] = hashlib.file_digest(file, "sha256").hexdigest()
+            except OSError as error:
+                faults.append(
+                    Fault(frozen[path], f"expected a file that can be read, found {path!r}: {error.strerror}")
+                )
+        return hashes
+
+    def _telemetry(self) -> Iterator[Fault]:
+        named = {("controller", "checkpoint_path"): self.document.controller.checkpoint_path}
+        named |= {("telemetry", key): getattr(self.document.telemetry, key) for key in schema.KEYS["telemetry"]}
+        taken: dict[Path, str] = {}
+        for (section, key), text in named.items():
+            if text is None:
+                continue
+            path = Path(os.path.abspath(self.base / text))  # noqa: PTH100  (`..` goes, links stay)
+            if problem := self._output_problem(key, path, taken):
+                yield Fault((section, key), problem)
+            taken[path] = f"{section}.{key}"
+            self.telemetry[key] = path
+
+    def _output_problem(self, key: str, path: Path, taken: Mapping[Path, str]) -> str | None:
+        if path in taken:
+            return f"expected a path of its own, found that of {taken[path]}"
+        if self.source.path is not None and _same(path, self.source.path):
+            return "expected a path to write to, found the study file itself"
+        if any(_same(path, self.base / self.document.target.workdir / frozen) for frozen in self.frozen):
+            return "expected a path to write to, found a frozen file"
+        if key in FOLDERS and _exists(path) and not _is_dir(path):
+            return f"expected a folder, found a file at {path}"
+        if key not in FOLDERS and _is_dir(path):
+            return f"expected a file, found a folder at {path}"
+        return None
+
+
+def _is_dir(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):
+        return False
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
+
+
+def _same(one: Path, other: Path) -> bool:
+    try:
+        return one.resolve() == other.resolve()
+    except (OSError, RuntimeError, ValueError):
+        return False
+
+
+# ---- globs -----------------------------------------------------------------------------------------------------------
+
+IGNORED = frozenset({".git", ".metaloop"})
+
+
+def _globs(key: str, single: str | None, many: Sequence[str] | None) -> dict[Place, str]:
+    listed: dict[Place, str] = {("policy", key, index): glob for index, glob in enumerate(many or ())}
+    return listed | ({("policy", f"{key}_file"): single} if single is not None else {})
+
+
+class _Tree:
+    """The files under a folder, walked once and only if a glob asks. Links to folders are not followed."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.files: list[str] | None = None
+
+    def matched(self, globs: Mapping[Place, str], faults: list[Fault]) -> dict[str, Place]:
+        """The files that each glob matches, with the glob's place; a fault for one that matches none or leaves."""
+        matched: dict[str, Place] = {}
+        for at, glob in globs.items():
+            paths = self._paths(glob)
+            if isinstance(paths, str):
+                faults.append(Fault(at, paths))
+                continue
+            for path in paths:
+                matched.setdefault(path, at)
+        return matched
+
+    def _paths(self, glob: str) -> list[str] | str:
+        """The files of one glob, or what is wrong with it."""
+        pure = PurePath(glob)
+        if pure.is_absolute() or ".." in pure.parts:
+            return f"expected a path inside the workdir, found {glob[:80]!r}; write it relative to {self.root}"
+        paths = self._literal(pure) or self._globbed(pure.as_posix())
+        if outside := next((path for path in paths if not self._inside(path)), None):
+            return f"expected a path inside the workdir, found {outside!r}, a link that leads out"
+        return (
+            paths or f"expected a file in {self.root}, found none that matches {glob[:80]!r}; correct it or remove it"
+        )
+
+    def _literal(self, pure: PurePath) -> list[str]:
+        path = self.root / pure
+        if _is_dir(path):
+            return self._globbed(f"{pure.as_posix()}/**" if pure.parts else "**")
+        return [pure.as_posix()] if _is_file(path) else []
+
+    def _globbed(self, glob: str) -> list[str]:
+        pattern = re.compile(_regex(glob))
+        return [path for path in self._walked() if pattern.fullmatch(path)]
+
+    def _walked(self) -> list[str]:
+        if self.files is None:
+            self.files = sorted(self._walk())
+        return self.files
+
+    def _walk(self) -> Iterator[str]:
+        for folder, folders, files in os.walk(self.root):
+            folders[:] = [name for name in folders if name not in IGNORED]
+            here = Path(folder)
+            yield from ((here / name).relative_to(self.root).as_posix() for name in files if _is_file(here / name))
+
+    def _inside(self, path: str) -> bool:
+        try:
+            return (self.root / path).resolve().is_relative_to(self.root.resolve())
+        except (OSError, RuntimeError):
+            return False
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def _regex(glob: str) -> str:
+    """`*` and `?` stay within a name, `**/` is any folders or none, `**` at the end all that is below."""
+    out, at = "", 0
+    while at < len(glob):
+        if glob.startswith("**/", at):
+            out, at = out + "(?:.*/)?", at + 3
+        elif glob.startswith("**", at):
+            out, at = out + ".*", at + 2
+        elif match := re.compile(r"\[([!^]?)(\]?[^\]/]*)\]").match(glob, at):
+            out, at = out + f"[{'^/' if match[1] else ''}{_set(match[2])}]", match.end()
+        else:
+            out, at = out + {"*": "[^/]*", "?": "[^/]"}.get(glob[at], re.escape(glob[at])), at + 1
+    return out
+
+
+def _set(members: str) -> str:
+    return re.sub(r"([\\\[\]^&~|])", r"\\\1", members)
+
+
+# ---- the study -------------------------------------------------------------------------------------------------------
+
+
+def _built(document: Document, source: _Source, checks: _Checks) -> StudyFile:
+    program = document.policy.program_file
+    return StudyFile(
+        terms=_terms(document, checks),
+        bounds=_bounds(document),
+        path=None if source.path is None else checks.base / source.path.name,
+        base=checks.base,
+        folder=checks.base / ".metaloop" / checks.name,
+        telemetry=checks.telemetry,
+        comparability=_comparability(document),
+        config_hash=digest(canonical({**document.model_dump(mode="json", by_alias=True), "name": checks.name})),
+        target=document.target.type,
+        mutable=checks.mutable,
+        program=None if program is None else checks.base / program,
+        needs=tuple(_needs(document)),
+        notes=tuple(_notes(document)),
+        lines=source.lines,
+    )
+
+
+def _terms(document: Document, checks: _Checks) -> Terms:
+    target, policy, objective = document.target, document.policy, document.objective
+    low_high = objective.plausible
+    comparability = _comparability(document)
+    return Terms(
+        name=checks.name,
+        objective=Objective(
+            objective.metric,
+            objective.direction,
+            objective.target,
+            objective.ceiling,
+            None if low_high is None else (low_high[0], low_high[1]),
+        ),
+        train=tuple(target.train_cmd),
+        policy=resolved(policy.type),
+        space=checks.space,
+        start=tuple(_held(checks.space, point) for point in policy.start),
+        seed=policy.seed,
+        evaluate=tuple(target.eval_cmd or ()),
+        prepare=tuple(target.prepare_cmd or ()),
+        workdir=PurePath(target.workdir).as_posix(),
+        env=dict(target.env),
+        env_allow=tuple(target.env_allow),
+        baseline=_baseline(document, checks.space),
+        rule=document.evaluation.rule,
+        order=document.controller.order,
+        window=document.controller.window,
+        same_host=comparability.strict,
+        fingerprint=comparability.fingerprint,
+        frozen=checks.frozen,
+    )
+
+
+def _held(space: Space, point: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """A point that was checked, with its values as the space holds them."""
+    held = accept(space, point)
+    assert not isinstance(held, str)
+    return held
+
+
+def _baseline(document: Document, space: Space) -> Baseline:
+    repeats = document.evaluation.baseline_repeats
+    match document.baseline:
+        case None:
+            return Baseline(repeats=repeats)
+        case schema.BaselineKeys(params=None, cmd=cmd):
+            return Baseline("cmd", cmd=tuple(cmd or ()), repeats=repeats)
+        case schema.BaselineKeys(params=params):
+            return Baseline("params", params=_held(space, params or {}), repeats=repeats)
+        case _:
+            return Baseline("none", repeats=0)
+
+
+def _bounds(document: Document) -> Bounds:
+    controller, target = document.controller, document.target
+    limits = target.limits
+    return Bounds(
+        max_iterations=controller.max_iterations,
+        max_wall_time_s=controller.max_wall_time_s,
+        no_improve_limit=controller.no_improve_limit,
+        failure_rate_limit=controller.failure_rate_limit,
+        failure_window=controller.failure_window,
+        lanes=controller.lanes(),
+        timeout_s=target.timeout_s,
+        prepare_timeout_s=target.prepare_timeout_s,
+        limits=Limits(limits.memory, limits.processes, limits.output, limits.files),
+    )
+
+
+def _comparability(document: Document) -> Comparability:
+    keys = document.comparability
+    return Comparability(keys.budget_mode, (keys.expected_hardware_fingerprint or "").lower(), keys.strict)
+
+
+# ---- what cannot run, and what changes nothing -----------------------------------------------------------------------
+
+LIBRARIES: dict[str, tuple[tuple[str, ...], str]] = {
+    "tpe": (("optuna",), "search"),
+    "cmaes": (("optuna", "cmaes"), "search"),
+    "gp": (("optuna", "scipy", "torch"), "search-gp"),
+    "nsga2": (("optuna",), "search"),
+}
+
+
+def resolved(policy: str) -> str:
+    """The policy that `auto` means here; any other is itself."""
+    if policy != "auto":
+        return policy
+    return "tpe" if _installed("optuna") else "random"
+
+
+def _installed(library: str) -> bool:
+    try:
+        return find_spec(library) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _needs(document: Document) -> Iterator[Need]:
+    target, policy = document.target, document.policy
+    libraries, extra = LIBRARIES.get(policy.type, ((), ""))
+    if absent := [library for library in libraries if not _installed(library)]:
+        yield Need(f"policy.type: {policy.type} needs {' and '.join(absent)}: pip install 'metaloop[{extra}]'")
+    if policy.type == "llm":
+        yield _key(policy.llm_api_key_env, "policy.llm_api_key_env")
+        yield Need("policy.type: llm is not run by this version: use random, or tpe, to search the same space")
+    if target.type == "basilica":
+        yield _key("BASILICA_API_TOKEN", "target.type: basilica")
+        yield Need("target.type: basilica is not run by this version: use command to run on this machine")
+
+
+def _key(variable: str, key: str) -> Need:
+    return Need(f"{variable} is not set ({key}): export {variable}=...", variable)
+
+
+def _notes(document: Document) -> Iterator[str]:
+    target, policy = document.target, document.policy
+    given = policy.model_fields_set
+    if policy.type != "llm":
+        models = [key for key in schema.KEYS["policy"] if key.startswith("llm_") and key in given]
+        yield from (f"policy.{key} changes nothing with policy.type: {policy.type}" for key in models)
+    for key in ("mutable", "mutable_file", "program_file"):
+        if key in given and policy.type != "llm":
+            yield f"policy.{key} changes nothing with policy.type: {policy.type}, which changes parameters only"
+    if target.basilica is not None and target.type != "basilica":
+        yield f"target.basilica changes nothing with target.type: {target.type}"
+    if policy.type == "static" and policy.start:
+        yield "policy.start changes nothing with policy.type: static"
+    for name, value in policy.params.items():
+        if isinstance(value, RangeKeys) and value.looks_whole():
+            ends = f"{value.low:g} to {value.high:g}"
+            yield f"policy.params.{name} is of all numbers from {ends}; add int: true for whole ones"
