@@ -56,6 +56,8 @@ MARK = "METALOOP_LANE"
 BUSY = 75
 PATIENCE_S = 5.0  # how long a tree may resist SIGKILL (uninterruptible sleep) before we answer without it
 CALM_S = 0.3  # how long we try to stop a growing tree before the first kill
+QUIET_S = 0.2  # after how long without anything to do results are made durable
+MOST_UNSETTLED = 64  # each holds two descriptors
 LIBC = ctypes.CDLL(None, use_errno=True)
 now = time.monotonic
 
@@ -613,7 +615,10 @@ class Trial:
 
     def settle(self) -> None:
         """Makes what was published durable. A power cut before leaves a torn file, which counts as none."""
-        for name in (*self.names(), "result.json", "."):
+        streams = (
+            f"{record['name']}.{end}" for record in self.records for end in ("out", "err") if record[end]["kept"]
+        )
+        for name in (*streams, "result.json", "."):
             sync(name, self.dir)
         sync(".", self.parent)
 
@@ -682,6 +687,7 @@ class Keeper:
         self.peer: tuple[int, int | None] = (0, None)
         self.trial: Trial | None = None
         self.unpublished: dict[str, tuple[Trial, Record]] = {}  # results that are not in their folders yet, by folder
+        self.unsettled: list[Trial] = []  # published, not yet durable
         self.buffer, self.quit, self.seen = b"", False, now()
         unlink("sock")
         self.listener = socket.socket(socket.AF_UNIX)
@@ -785,11 +791,8 @@ class Keeper:
             return
         self.leave(trial)
         self.unpublished[trial.job["dir"]] = (trial, trial.result())
-        published = self.publish()
+        self.publish()
         self.tell(trial)
-        for each in published:  # after the answer: a controller that has it writes it down in its own ledger
-            each.settle()
-            each.close()
 
     def discard(self, trial: Trial) -> None:
         """No result, now or ever. Of a job that never ran not even the folder is left."""
@@ -809,9 +812,8 @@ class Keeper:
         for request in trial.waiters:
             self.reply({**self.look(trial.handle), "id": request})
 
-    def publish(self) -> list[Trial]:
+    def publish(self) -> None:
         """Publishes what is not yet; what cannot be (disk full, folder gone) is served from memory and tried again."""
-        done = []
         for trial, result in list(self.unpublished.values()):
             try:
                 trial.publish(result)
@@ -821,8 +823,17 @@ class Keeper:
                     print("cannot publish", trial.job["dir"], error, flush=True)
                 continue
             del self.unpublished[trial.job["dir"]]
-            done.append(trial)
-        return done
+            self.unsettled.append(trial)
+
+    def settle(self, most: int) -> None:
+        """Makes results durable, the oldest first, until at most so many are not.
+
+        Off the path of a controller that is there: it writes what it was told into its own ledger.
+        """
+        while len(self.unsettled) > most:
+            trial = self.unsettled.pop(0)
+            trial.settle()
+            trial.close()
 
     # -- the controller
 
@@ -889,13 +900,14 @@ class Keeper:
             if self.listener.fileno() in ready:
                 self.accept()
             if self.unpublished and not self.trial:
-                for each in self.publish():
-                    each.settle()
-                    each.close()
+                self.publish()
+            if self.unsettled:
+                self.settle(0 if not ready or not self.conn else MOST_UNSETTLED)
             idle = not (self.trial or self.conn) and now() >= self.seen + self.idle
             self.quit = self.quit or idle or self.wake.fileno() in ready
         if self.trial:  # told to end by a signal: what it ran is lost
             self.discard(self.trial)
+        self.settle(0)
         unlink("sock")
 
     def poll(self) -> set[int]:
@@ -912,6 +924,8 @@ class Keeper:
             until = trial.deadline
         elif not trial and not self.conn:
             until = self.seen + self.idle
+        if self.unsettled:
+            until = min(until, now() + QUIET_S)
         return {fd for fd, _ in poll.poll(max(0.0, min(60.0, until - now())) * 1000 + 1)}
 
     def attend(self, trial: Trial, ready: set[int]) -> None:
