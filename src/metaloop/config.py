@@ -5,7 +5,7 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,9 +15,9 @@ from metaloop import __version__
 from metaloop.adapters.host import program, this_host
 from metaloop.adapters.inbox import FileInbox
 from metaloop.adapters.ledger import open_ledger
+from metaloop.adapters.projections import Paths, Projections, refuse_tracked
 from metaloop.engine import Engine, Observer, Session, World, commit, open_study
-from metaloop.errors import ConfigError, UsageError
-from metaloop.errors import ConfigError as Faults
+from metaloop.errors import ConfigError, Faults, UsageError
 from metaloop.evaluators.metric import decide, measure, reader
 from metaloop.events import Directed, Resumed, StudyClosed
 from metaloop.jobs import Surroundings
@@ -56,8 +56,16 @@ def search(terms: Terms) -> Propose:
         case "tpe" | "cmaes" | "gp" | "nsga2":
             from metaloop.policies import sampled
 
-            return {"tpe": sampled.tpe, "cmaes": sampled.cmaes, "gp": sampled.gp, "nsga2": sampled.nsga2}[terms.policy]()
-    raise UsageError(f"policy {terms.policy!r} is not in this version; use random, grid, static, tpe, cmaes, gp or nsga2")
+            samplers: dict[str, Callable[[], Propose]] = {
+                "tpe": sampled.tpe,
+                "cmaes": sampled.cmaes,
+                "gp": sampled.gp,
+                "nsga2": sampled.nsga2,
+            }
+            return samplers[terms.policy]()
+    raise UsageError(
+        f"policy {terms.policy!r} is not in this version; use random, grid, static, tpe, cmaes, gp or nsga2"
+    )
 
 
 # ---- the world -------------------------------------------------------------------------------------------------------
@@ -80,18 +88,24 @@ async def drive(
     mode: Literal["run", "one"] = "run",
     request: Directed | None = None,
     observers: Sequence[Observer] = (),
+    project: Paths | None = None,
 ) -> Outcome:
-    """Runs the study of `file` from wherever it stands. `request` is recorded first.
+    """Runs the study of `file` from wherever it stands. `request` is recorded first; `project`: files kept up to date.
 
     Raises what the tree in errors.py says; then nothing runs any more, and what was recorded stays.
     """
     where = surroundings(file)
     thought = thought_of(file.terms)
+    if project is not None:
+        refuse_tracked(project.named())
     ledger = open_ledger(file.folder)
     try:
         study = open_study(ledger, Session(file.terms, resumed(file, mode)), observers)
         if study.closed is not None:
             return Outcome(study, study.closed, None, idle=True)
+        if project is not None:
+            entries = tuple(ledger.read()) if project.events else ()
+            observers = (*observers, Projections(project, entries, study))
         if request is not None:
             ask(study, request, ledger, observers)
         return await _run(study, thought, file, where, ledger, observers)
@@ -105,7 +119,12 @@ def ask(study: Study, request: Directed, ledger: Ledger, observers: Sequence[Obs
 
 
 async def _run(
-    study: Study, thought: Thought, file: "StudyFile", where: Surroundings, ledger: Ledger, observers: Sequence[Observer]
+    study: Study,
+    thought: Thought,
+    file: "StudyFile",
+    where: Surroundings,
+    ledger: Ledger,
+    observers: Sequence[Observer],
 ) -> Outcome:
     from metaloop.adapters.local import LocalExecutor
 
@@ -149,7 +168,7 @@ def resumed(file: "StudyFile", mode: Literal["run", "one"] = "run") -> Resumed:
 def surroundings(file: "StudyFile") -> Surroundings:
     """Where trials will happen. Raises Faults where a command's program does not exist: before anything is written."""
     terms = file.terms
-    cwd = str((file.path.parent / terms.workdir).absolute())
+    cwd = os.path.normpath((file.base / terms.workdir).absolute())
     env = {name: os.environ[name] for name in terms.env_allow if name in os.environ}
     path = terms.env.get("PATH", env.get("PATH", os.defpath))
     programs: dict[str, str] = {}
@@ -192,4 +211,4 @@ def _no_program(file: "StudyFile", key: str, name: str, cwd: str) -> ConfigError
 
 
 def _fault(file: "StudyFile", key: str, message: str) -> ConfigError:
-    return ConfigError(message, file=str(file.path), line=file.lines.get(key), key=key)
+    return ConfigError(message, file=str(file.path or ""), line=file.lines.get(key), key=key)

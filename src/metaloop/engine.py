@@ -271,9 +271,7 @@ class Engine:
     async def _start(self, act: StartRun, run: Run, lane: int) -> bool:
         """Blocked, recorded, released. False if we are told to stop before it is recorded: then it never ran."""
         world, attempt = self.world, run.attempt + 1
-        wanted = job(
-            self.study, act.trial, act.run, attempt=attempt, lane=lane, nonce=world.nonce(), where=world.where
-        )
+        wanted = job(self.study, act.trial, act.run, attempt=attempt, lane=lane, nonce=world.nonce(), where=world.where)
         handle = await world.executor.start(wanted)
         at = self.at
         if self._until is not None or act not in plan(self.study, at):  # an interrupt, a stop, or the end of time

@@ -74,8 +74,8 @@ def _short(text: str, most: int = 60) -> str:
 
 
 def _digits(value: int) -> str:
-    """About how many digits, without writing them: that is slow, and refused by Python for the largest."""
-    return f"about {int(value.bit_length() * math.log10(2)) + 1}"
+    """How many digits there are, without writing them: that is slow, and Python refuses it for the largest."""
+    return "hundreds of" if value.bit_length() > 400 else str(len(str(abs(value))))
 
 
 def meant(word: str, known: Iterable[str]) -> str | None:

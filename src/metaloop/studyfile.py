@@ -101,7 +101,7 @@ def load(path: Path, overrides: Mapping[str, object] | None = None) -> StudyFile
         if root is None or not isinstance(root.held, dict):
             raise Unreadable(_no_mapping(root), root.line if root else 1)
     except Unreadable as error:
-        raise Faults([source.error((), error.message, error.line)]) from None
+        raise Faults([source.error(error.at, error.message, error.line)]) from None
     source.lines.update(_lines(root, ()))
     errors = [source.error(problem.at, problem.message, problem.line) for problem in problems]
     raw = {key: _plain(node, (key,)) for key, node in root.held.items()}

@@ -281,7 +281,7 @@ class PolicyConformance:
             for change in changes(self.bench(space).run(self.policy(space, 0), self.rounds)):
                 values = accept(space, change.values)
                 assert not isinstance(values, str), values
-                assert _typed(values) == _typed(change.values)
+                assert _typed(values) == _typed(change.values), change
 
     def test_every_proposal_says_who_made_it(self) -> None:
         assert all(proposal.by for proposal in self.bench(self.wide).run(self.policy(self.wide, 0), self.rounds))

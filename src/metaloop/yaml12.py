@@ -20,10 +20,10 @@ Place: TypeAlias = tuple[str | int, ...]
 
 
 class Unreadable(Exception):
-    """The text is no YAML document; what follows this place cannot be looked at."""
+    """The text is no YAML document; what follows this place (the last key that was read) cannot be looked at."""
 
-    def __init__(self, message: str, line: int | None = None) -> None:
-        self.message, self.line = message, line
+    def __init__(self, message: str, line: int | None = None, at: Place = ()) -> None:
+        self.message, self.line, self.at = message, line, at
         super().__init__(message)
 
 
@@ -107,7 +107,10 @@ def read(text: str) -> tuple[Node | None, list[Problem]]:
     Raises `Unreadable` where reading cannot go on: syntax, size, depth, an unknown alias.
     """
     reader = _Reader(_events(text))
-    return reader.document(), reader.problems
+    try:
+        return reader.document(), reader.problems
+    except Unreadable as error:
+        raise Unreadable(error.message, error.line, reader.at) from None
 
 
 @dataclass(frozen=True)
@@ -166,6 +169,7 @@ class _Reader:
         self.problems: list[Problem] = []
         self.anchors: dict[str, Node] = {}
         self.nodes = 0
+        self.at: Place = ()
 
     def document(self) -> Node | None:
         root: Node | None = None
@@ -192,6 +196,7 @@ class _Reader:
 
     def node(self, event: _Event, at: Place) -> Node:
         line = event.line
+        self.at = at
         self.nodes += 1
         if len(at) > MOST_DEPTH or self.nodes > MOST_NODES:
             what = f"{MOST_DEPTH} levels" if len(at) > MOST_DEPTH else f"{MOST_NODES} values"
@@ -199,13 +204,7 @@ class _Reader:
         if event.kind == "Alias":
             return self._alias(event, line)
         if event.tag is not None:
-            self.problems.append(
-                Problem(
-                    at,
-                    line,
-                    f"expected a plain value, found the tag {event.tag[:60]}; remove it, tags are not used here",
-                )
-            )
+            self.problems.append(Problem(at, line, _no_tags(event.tag)))
         match event.kind:
             case "MappingStart":
                 node = self._mapping(line, at)
@@ -264,7 +263,13 @@ class _Reader:
         return Node(line, held, size=size, key_lines=lines)
 
     def _key(self, event: _Event, at: Place) -> str:
+        if event.tag is not None:
+            raise Unreadable(_no_tags(event.tag), event.line)
         node = self.node(event, at) if event.kind in {"Scalar", "Alias"} else None
         if node is None or not isinstance(node.held, str):
             raise Unreadable("expected text as a key, found a list or a mapping", event.line)
         return node.held
+
+
+def _no_tags(tag: str) -> str:
+    return f"expected a plain value, found the tag {tag[:60]}; remove it, tags are not used here"

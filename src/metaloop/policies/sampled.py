@@ -62,9 +62,8 @@ def tpe(*, startup: int = 10) -> Propose:
         from optuna.samplers import TPESampler
 
         codec, study = Codec(view.space), mirror.follow(view)
-        return lambda seed: ask(
-            study, TPESampler(seed=seed, n_startup_trials=startup, multivariate=True, constant_liar=True), codec
-        )
+        settings = {"n_startup_trials": startup, "multivariate": True, "constant_liar": True}
+        return lambda seed: ask(study, TPESampler(seed=seed, **settings), codec)
 
     return sampled("tpe", prepare)
 
@@ -77,9 +76,8 @@ def gp(*, startup: int = 10) -> Propose:
         from optuna.samplers import GPSampler
 
         codec, study = Codec(view.space), mirror.follow(view)
-        return lambda seed: ask(
-            study, GPSampler(seed=seed, n_startup_trials=startup, warn_independent_sampling=False), codec
-        )
+        settings = {"n_startup_trials": startup, "warn_independent_sampling": False}
+        return lambda seed: ask(study, GPSampler(seed=seed, **settings), codec)
 
     return sampled("gp", prepare)
 
@@ -239,7 +237,7 @@ def _decode(domain: Domain, raw: float) -> Scalar:
     if isinstance(domain, Choices):
         return domain.values[int(raw)]
     if (size := domain.size()) is None:
-        return min(domain.high, max(domain.low, float(raw)))
+        return float(min(domain.high, max(domain.low, raw)))
     place = round((raw - domain.low) / (domain.step or 1)) if domain.log else int(raw)
     return nth(domain, min(size - 1, max(0, place)))
 

@@ -1,0 +1,62 @@
+"""From what a user names - a study file, its folder, its name, or nothing - to the study's folder and its state."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from metaloop.adapters.ledger import FILE, read_ledger
+from metaloop.errors import UsageError
+from metaloop.events import Entry
+from metaloop.study import Study, evolve
+
+
+def folder(named: str | None) -> Path:
+    """The folder of the study that is meant. Raises UsageError that lists what there is."""
+    if named is None:
+        return _only(Path(".metaloop"))
+    path = Path(named)
+    if (path / FILE).exists() or (path / "head").exists():
+        return path
+    if path.is_file() and path.suffix in (".yaml", ".yml"):
+        from metaloop.studyfile import load
+
+        return load(path).folder
+    if path.is_dir():
+        return _only(path / ".metaloop") if (path / ".metaloop").is_dir() else _only(path)
+    if (Path(".metaloop") / named / FILE).exists():
+        return Path(".metaloop") / named
+    there = ", ".join(child.name for child in studies(Path(".metaloop"))) or "none"
+    raise UsageError(f"expected a study, its folder or its file; found nothing called {named!r}; studies here: {there}")
+
+
+def studies(root: Path) -> list[Path]:
+    return sorted(path.parent for path in root.glob(f"*/{FILE}"))
+
+
+def _only(root: Path) -> Path:
+    found = studies(root)
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise UsageError(f"expected a study; there is none in {root}/: start one with `metaloop run FILE`")
+    raise UsageError(f"which study? {', '.join(str(path) for path in found)}")
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A study as its ledger tells it now."""
+
+    folder: Path
+    study: Study
+    last: Entry | None
+
+
+def read(named: str | None) -> Opened:
+    """The study that is meant, folded; every hash checked."""
+    where = folder(named)
+    study, last = Study(), None
+    for entry in read_ledger(where):
+        evolve(study, entry)
+        last = entry
+    if study.terms is None:
+        raise UsageError(f"{where}: a study that never began; run it again")
+    return Opened(where, study, last)

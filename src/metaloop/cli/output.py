@@ -1,0 +1,162 @@
+"""What a person reads: one line a trial, a card at the end; and what a program reads: one JSON document.
+
+Text that a trial wrote is cleaned before a terminal sees it. stdout carries the answer, stderr the progress.
+"""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TextIO
+
+from metaloop.evaluators.metric import digits
+from metaloop.records import Row, noise_width, row, short, totals
+from metaloop.study import Study, Trial
+
+_BIDI = {chr(code): None for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C)}
+_CONTROLS = {chr(code): None for code in (*range(0x20), *range(0x7F, 0xA0)) if code not in (0x09, 0x0A)}
+_UNSAFE = str.maketrans(_BIDI | _CONTROLS)
+
+COLOURS = {"crowned": "bold green", "kept": "green", "failed": "red", "refused": "red", "stopped": "yellow"}
+
+
+def clean(text: str) -> str:
+    """`text` without control, escape and direction characters: what is left cannot move a cursor."""
+    return text.translate(_UNSAFE)
+
+
+def say(text: str = "", style: str = "") -> None:
+    """A line on stderr: progress, and what went wrong."""
+    _print(sys.stderr, text, style)
+
+
+def tell(text: str = "", style: str = "") -> None:
+    """A line on stdout: the answer."""
+    _print(sys.stdout, text, style)
+
+
+def tell_json(value: object) -> None:
+    """The one JSON document of `--json`. Strict: a number that JSON has no word for is a bug of ours."""
+    tell(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+_SGR = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
+
+
+def _print(file: TextIO, text: str, style: str) -> None:
+    if style and coloured(file.isatty()):
+        text = f"\x1b[{';'.join(_SGR[word] for word in style.split())}m{text}\x1b[0m"
+    print(text, file=file, flush=True)
+
+
+def coloured(terminal: bool) -> bool:
+    """Colours only where a person looks, and has not said no (NO_COLOR)."""
+    import os
+
+    return terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+
+
+# ---- a trial ---------------------------------------------------------------------------------------------------------
+
+
+def trial_line(study: Study, trial: Trial) -> str:
+    """Number, verdict, value, change against the incumbent, what was changed, seconds."""
+    r = row(study, trial)
+    told = " ".join(r.changed) or ("as the script is" if r.role == "baseline" and not r.params else "no change")
+    what = clean(r.reason)[:160] if r.value is None and r.reason else f"{told:<40}"
+    name = "baseline" if r.role == "baseline" and r.value is not None else r.verdict
+    return f"{r.trial:>4}  {name:<9} {_value(study, r):<10} {against(r):<22} {what}  {r.seconds:.1f} s"
+
+
+def _value(study: Study, r: Row) -> str:
+    if r.value is None:
+        return "-"
+    holder = None if r.against is None else study.trials[r.against].score
+    return digits(r.value, holder.value if holder else r.value)[0]
+
+
+def against(r: Row) -> str:
+    """The change against the incumbent, in the metric's unit and in noise widths; plus is better."""
+    if r.gain is None:
+        return f"+- {r.sd:.2g} ({r.runs} runs)" if r.sd is not None else ""
+    sign = "better" if r.gain > 0 else "worse" if r.gain < 0 else "equal"
+    size = f"{abs(r.gain):.3g} {sign}" if r.gain else "equal"
+    return size + (f", {abs(r.noise):.1f} noise" if r.noise else "")
+
+
+# ---- a study ---------------------------------------------------------------------------------------------------------
+
+
+def card(study: Study, folder: Path, again: str) -> list[str]:
+    """How it ended: best against baseline, trials by status, why it stopped, where everything is, what to type next."""
+    place = shown(folder)
+    lines = [("best", line) for line in _best(study)]
+    lines.append(("trials", counted(study)))
+    lines.append(("ended", f"{study.closed.why if study.closed else 'interrupted'}; {_spent(study)}"))
+    lines.append(("kept in", f"{place}/ (ledger.sqlite, trials/, versions/)"))
+    if study.fallbacks:
+        lines.append(("mind", f"{study.fallbacks} proposals came from a stand-in: metaloop status {place}"))
+    lines += [("next", line) for line in _next(study, place, again)]
+    return _labelled(lines)
+
+
+def shown(folder: Path) -> str:
+    """A folder as the user would type it."""
+    try:
+        return str(folder.absolute().relative_to(Path.cwd()))
+    except ValueError:
+        return str(folder)
+
+
+def _labelled(lines: Sequence[tuple[str, str]]) -> list[str]:
+    out, before = [], ""
+    for label, text in lines:
+        out.append(f"  {label if label != before else '':<9} {text}")
+        before = label
+    return out
+
+
+def _best(study: Study) -> list[str]:
+    best, baseline = study.incumbent, study.trials.get(study.baseline) if study.baseline is not None else None
+    if best is None or best.score is None:
+        return ["nothing could be measured"]
+    name = study.objective.metric
+    lines = [f"{name} = {best.score.value:.6g} (trial {best.number})"]
+    if baseline is not None and baseline.score is not None:
+        if best.number == baseline.number:
+            lines = [f"{name} = {best.score.value:.6g}: the baseline; nothing that was tried beats it"]
+        else:
+            gain, width = study.objective.gain(best.score.value, baseline.score.value), noise_width(study)
+            spread = f" +- {baseline.score.sd:.2g}" if baseline.score.sd is not None else ""
+            widths = f", {gain / width:.1f} noise widths" if width else ""
+            lines[0] += f"; baseline {baseline.score.value:.6g}{spread}: better by {gain:.3g}{widths}"
+            lines.append("a single run of it: by this rule (strict) it is not proven that it holds on other seeds")
+    if best.change.values:
+        lines.append(" ".join(f"{key}={short(value)}" for key, value in best.change.values.items()))
+    return lines
+
+
+def counted(study: Study) -> str:
+    """`27: 4 ok, ...` with the words of the status column."""
+    all_of_them = totals(study)
+    return f"{all_of_them.trials}: " + ", ".join(f"{count} {name}" for name, count in all_of_them.by_status.items())
+
+
+def _spent(study: Study) -> str:
+    return f"{study.at:.0f} s of wall clock"
+
+
+def _next(study: Study, place: str, again: str) -> list[str]:
+    lines = []
+    if study.incumbent is not None:
+        lines.append(f"metaloop best {place}    the parameters")
+        lines.append(f"metaloop show {study.incumbent.number} {place}    all that is known of that trial")
+    lines.append(f"metaloop audit {place}    derive every proposal and decision again")
+    if again:
+        lines.append(again)
+    return lines
+
+
+def params_text(values: Mapping[str, object]) -> str:
+    """Parameters as JSON, one line."""
+    return json.dumps(dict(values), ensure_ascii=False)

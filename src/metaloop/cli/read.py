@@ -1,0 +1,397 @@
+"""The verbs that only read: status, watch, show, best, export, audit, replay. They take no lease and write no ledger."""
+
+import contextlib
+import json as jsonlib
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from cyclopts import Parameter
+
+from metaloop.adapters.ledger import controller, integrity, read_ledger
+from metaloop.cli.find import Opened, folder, read
+from metaloop.cli.output import COLOURS, card, clean, counted, params_text, say, shown, tell, tell_json, trial_line
+from metaloop.errors import Damaged, UsageError
+from metaloop.events import Decided, Entry, Finished, Proposed, Refused
+from metaloop.records import Row, row, totals
+from metaloop.study import Study, Trial, evolve, fold
+from metaloop.values import digest
+
+Json = Annotated[bool, Parameter(name="--json", negative="", help="One JSON document on stdout, nothing else there.")]
+TABLE_FORMATS = Literal["tsv", "csv", "jsonl", "autoresearch", "autoresearch-rl", "canonical"]
+
+
+def status(
+    study: str | None = None,
+    /,
+    *,
+    last: Annotated[int, Parameter(help="How many trials to show.")] = 10,
+    json: Json = False,
+) -> int:
+    """Where a study stands, and its last trials.
+
+    Parameters
+    ----------
+    study: Its file, folder or name; may be left out where there is only one.
+    """
+    opened = read(study)
+    if json:
+        tell_json(_state(opened, last))
+        return 0
+    for line in _status_lines(opened, last):
+        tell(clean(line))
+    return 0
+
+
+def watch(
+    study: str | None = None,
+    /,
+    *,
+    every: Annotated[float, Parameter(help="Seconds between looks.")] = 1.0,
+    last: int = 15,
+) -> int:
+    """The same as status, live, until the study ends or you press Ctrl-C. Without a terminal: a line a trial.
+
+    Parameters
+    ----------
+    study: Its file, folder or name; may be left out where there is only one.
+    """
+    where = folder(study)
+    follow = _screen if sys.stdout.isatty() else _lines
+    with contextlib.suppress(KeyboardInterrupt):
+        follow(where, max(0.1, every), last)
+    return 0
+
+
+def show(
+    trial: int,
+    study: str | None = None,
+    /,
+    *,
+    json: Json = False,
+) -> int:
+    """All that is known of one trial: proposal, runs, metrics, decision, and what it wrote.
+
+    Parameters
+    ----------
+    trial: Its number; 0 is the baseline.
+    study: Its file, folder or name; may be left out where there is only one.
+    """
+    opened = read(study)
+    if trial not in opened.study.trials:
+        there = opened.study.trials
+        raise UsageError(f"expected a trial between {min(there, default=0)} and {max(there, default=0)}, found {trial}")
+    told = opened.study.trials[trial]
+    if json:
+        tell_json(
+            {
+                **_row(row(opened.study, told)),
+                "results": [_run(run) for run in _runs(told)],
+                "files": _files(opened, trial),
+            }
+        )
+        return 0
+    for line in _trial_lines(opened, told):
+        tell(clean(line))
+    return 0
+
+
+def best(
+    study: str | None = None,
+    /,
+    *,
+    json: Json = False,
+) -> int:
+    """The parameters of the incumbent, as JSON, to paste or to pipe.
+
+    Parameters
+    ----------
+    study: Its file, folder or name; may be left out where there is only one.
+    """
+    opened = read(study)
+    incumbent = opened.study.incumbent
+    if incumbent is None:
+        say("metaloop: nothing could be measured yet", "yellow")
+        if json:
+            tell_json({"best": None})
+        return 4
+    if json:
+        tell_json({"best": _row(row(opened.study, incumbent))})
+    else:
+        say(f"trial {incumbent.number}: {clean(incumbent.why)}")
+        tell(clean(params_text(incumbent.change.values)))
+    return 0
+
+
+def export(
+    study: str | None = None,
+    /,
+    *,
+    format: TABLE_FORMATS = "tsv",
+    out: Annotated[Path | None, Parameter(help="A file, instead of stdout.")] = None,
+) -> int:
+    """The trials, as tables for other tools.
+
+    Parameters
+    ----------
+    study: Its file, folder or name; may be left out where there is only one.
+    format: tsv, csv, jsonl, autoresearch (five columns), autoresearch-rl (fourteen), canonical (JSON).
+    """
+    from metaloop.exports import TABLES
+
+    lines = [_canonical(folder(study))] if format == "canonical" else TABLES[format](read(study).study)
+    if out is None:
+        for line in lines:
+            sys.stdout.write(line + "\n")
+        return 0
+    draft = out.with_name(f".{out.name}.tmp")
+    draft.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    draft.replace(out)
+    say(f"wrote {out}")
+    return 0
+
+
+def audit(
+    study: str | None = None,
+    /,
+    *,
+    json: Json = False,
+) -> int:
+    """Derive every proposal, score and decision again from what stood before it, and check every file that was read.
+
+    Exit code 0: all of it holds; 6: something does not.
+
+    Parameters
+    ----------
+    study: Its file, folder or name; may be left out where there is only one.
+    """
+    from metaloop.audit import audit as check
+    from metaloop.config import thought_of
+
+    where = folder(study)
+    entries = list(read_ledger(where))
+    findings = [msgspec.to_builtins(finding) for finding in check(entries, thought_of)]
+    findings += [{"place": place, "what": what} for place, what in _artefacts(where, entries)]
+    if (sound := integrity(where)) != "ok":
+        findings.append({"place": 0, "what": f"SQLite says: {sound}"})
+    if json:
+        tell_json({"study": str(where), "entries": len(entries), "findings": findings})
+        return 6 if findings else 0
+    for finding in findings:
+        say(f"entry {finding['place']}: {clean(str(finding['what']))}", "red")
+    told = fold(entries)
+    if findings:
+        say(f"{shown(where)}: {len(findings)} of {len(entries)} entries do not hold", "red")
+        return 6
+    tell(
+        f"{shown(where)}: all {len(entries)} entries hold: {len(told.trials)} trials, every proposal, score and decision"
+    )
+    return 0
+
+
+def replay(
+    study: str | None = None,
+    /,
+    *,
+    upto: Annotated[int | None, Parameter(help="Stop at this place in the ledger.")] = None,
+) -> int:
+    """Tell a study from its ledger, trial by trial, as it was decided.
+
+    Parameters
+    ----------
+    study: Its file, folder or name; may be left out where there is only one.
+    """
+    where = folder(study)
+    told, rounds = Study(), dict[int, list[int]]()
+    for entry in read_ledger(where):
+        if upto is not None and entry.place > upto:
+            break
+        for line, style in _told(told, entry, rounds):
+            tell(clean(line), style)
+    if told.terms is not None:
+        for line in card(told, where, ""):
+            tell(clean(line))
+    return 0
+
+
+# ---- status ----------------------------------------------------------------------------------------------------------
+
+
+def _status_lines(opened: Opened, last: int) -> Iterator[str]:
+    study = opened.study
+    yield f"{study.name}: {study.objective.direction} {study.objective.metric}, {study.the_terms.policy}; {_doing(opened)}"
+    yield f"  {counted(study)}; best {_best(study)}; {study.at:.0f} s of wall clock"
+    if study.fallbacks:
+        yield f"  {study.fallbacks} of {study.searched} proposals came from a stand-in"
+    for text in study.alerts[-3:]:
+        yield f"  alert: {text}"
+    for number in sorted(study.trials)[-last:] if last else []:
+        yield trial_line(study, study.trials[number])
+
+
+def _doing(opened: Opened) -> str:
+    if opened.study.closed is not None:
+        return f"ended: {opened.study.closed.why}"
+    pid = controller(opened.folder)
+    if pid is not None:
+        return f"running (process {pid})" + (", paused" if opened.study.paused else "")
+    return "interrupted: run it again to go on"
+
+
+def _best(study: Study) -> str:
+    incumbent = study.incumbent
+    if incumbent is None or incumbent.score is None:
+        return "none yet"
+    return f"{incumbent.score.value:.6g} (trial {incumbent.number})"
+
+
+def _state(opened: Opened, last: int) -> dict[str, object]:
+    study = opened.study
+    numbers = sorted(study.trials)[-last:] if last else []
+    return {
+        "study": study.name,
+        "folder": str(opened.folder.absolute()),
+        "running": controller(opened.folder),
+        "closed": msgspec.to_builtins(study.closed) if study.closed else None,
+        "trials": msgspec.to_builtins(totals(study)),
+        "iterations": study.tally.settled,
+        "best": None if study.incumbent is None else _row(row(study, study.incumbent)),
+        "fallbacks": study.fallbacks,
+        "alerts": study.alerts,
+        "wall_clock_s": study.at,
+        "last": [_row(row(study, study.trials[number])) for number in numbers],
+    }
+
+
+def _row(r: Row) -> dict[str, object]:
+    told: dict[str, object] = msgspec.to_builtins(r)
+    return told
+
+
+def _screen(where: Path, every: float, last: int) -> None:
+    while True:
+        opened = read(str(where))
+        lines = [clean(line) for line in _status_lines(opened, last)]
+        width = os.get_terminal_size().columns
+        sys.stdout.write("\x1b[2J\x1b[H" + "\n".join(line[:width] for line in lines) + "\n")
+        sys.stdout.flush()
+        if opened.study.closed is not None:
+            return
+        time.sleep(every)
+
+
+def _lines(where: Path, every: float, last: int) -> None:
+    """Every trial once, as it is decided; begins with the last few."""
+    told, rounds, place = Study(), dict[int, list[int]](), 0
+    pending: list[tuple[str, str]] = []
+    while True:
+        for entry in read_ledger(where):
+            if entry.place > place:
+                place = entry.place
+                pending += _told(told, entry, rounds)
+        for line, _ in pending[-last:] if last else pending:
+            tell(clean(line))
+        last, pending = 0, []
+        if told.closed is not None:
+            tell(clean(f"ended: {told.closed.why}"))
+            return
+        time.sleep(every)
+
+
+def _told(study: Study, entry: Entry, rounds: dict[int, list[int]]) -> Iterator[tuple[str, str]]:
+    """Folds one entry; a line for every trial that it decided."""
+    evolve(study, entry)
+    match entry.event:
+        case Proposed(round, trial) | Refused(round, trial):
+            rounds.setdefault(round, []).append(trial)
+        case Decided(round):
+            for number in rounds.pop(round, []):
+                yield trial_line(study, study.trials[number]), COLOURS.get(study.trials[number].verdict, "")
+
+
+# ---- one trial -------------------------------------------------------------------------------------------------------
+
+
+def _trial_lines(opened: Opened, trial: Trial) -> Iterator[str]:
+    study, r = opened.study, row(opened.study, trial)
+    yield trial_line(study, trial)
+    yield f"  proposed  by {r.by}" + (f": {trial.proposal.why}" if trial.proposal.why else "")
+    if r.fallback:
+        yield f"  stand-in  {r.fallback}"
+    yield f"  params    {params_text(r.params)}"
+    yield f"  decided   {trial.why or 'not yet'}"
+    for run in _runs(trial):
+        yield f"  run {run['run']}     {run['told']}"
+    for name, value in r.metrics.items():
+        yield f"  metric    {name} = {value!r}"
+    for name, path in _files(opened, r.trial).items():
+        yield f"  file      {path}"
+        if name.endswith((".out", ".err")):
+            yield from (f"    | {line}" for line in _tail(Path(path)))
+
+
+def _runs(trial: Trial) -> Iterator[dict[str, object]]:
+    for run in trial.runs:
+        result = run.last
+        told = "running" if run.running else "not started" if result is None else _result(result)
+        yield {
+            "run": run.number,
+            "attempts": run.attempt,
+            "told": told + (f", exit code {run.exit}" if run.exit is not None else ""),
+            "result": None if result is None else msgspec.to_builtins(result),
+        }
+
+
+def _run(run: dict[str, object]) -> dict[str, object]:
+    return {key: value for key, value in run.items() if key != "told"}
+
+
+def _result(result: object) -> str:
+    seconds = getattr(result, "seconds", 0.0)
+    reason = getattr(result, "reason", "")
+    return f"{type(result).__name__.lower()} in {seconds:.2f} s" + (f": {reason}" if reason else "")
+
+
+def _files(opened: Opened, trial: int) -> dict[str, str]:
+    """What the trial's attempts left, by `attempt/name`."""
+    root = opened.folder / "trials" / f"{trial:04}"
+    found = sorted(path for path in root.glob("r*/*") if path.is_file() and not path.is_symlink())
+    return {f"{path.parent.name}/{path.name}": str(path) for path in found}
+
+
+def _tail(path: Path, lines: int = 8) -> list[str]:
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - 4096))
+        return file.read().decode(errors="replace").splitlines()[-lines:]
+
+
+# ---- export and audit ------------------------------------------------------------------------------------------------
+
+
+def _canonical(where: Path) -> str:
+    from metaloop.exports import canonical
+
+    chain_ok, entries = True, list[Entry]()
+    try:
+        for entry in read_ledger(where):
+            entries.append(entry)
+    except Damaged:
+        chain_ok = False
+    return jsonlib.dumps(canonical(fold(entries), entries, chain_ok, integrity(where)), sort_keys=True, allow_nan=False)
+
+
+def _artefacts(where: Path, entries: list[Entry]) -> Iterator[tuple[int, str]]:
+    """Files of finished runs that are not what was read. A file that is gone (`metaloop gc`) is no finding."""
+    for entry in entries:
+        if isinstance(entry.event, Finished):
+            event = entry.event
+            place = "prepare" if event.trial < 0 else f"{event.trial:04}"
+            for attempt in (where / "trials" / place).glob(f"r{event.run}-a{event.attempt}-*"):
+                for name, expected in event.output.items():
+                    path = attempt / name
+                    if path.is_file() and digest(path.read_bytes()) != expected:
+                        yield entry.place, f"{path} is not what was read when trial {event.trial} finished"

@@ -1,0 +1,409 @@
+"""The verbs that run trials: demo, init, check, run, run-one."""
+
+import asyncio
+import json
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from cyclopts import Parameter
+
+from metaloop.adapters.inbox import request_id
+from metaloop.adapters.projections import Paths
+from metaloop.cli.output import COLOURS, card, clean, say, shown, tell, tell_json, trial_line
+from metaloop.config import Outcome, drive, surroundings
+from metaloop.errors import UsageError
+from metaloop.events import Decided, Directed, Entry, Finished, Proposed, Refused
+from metaloop.records import row, totals
+from metaloop.study import PREPARE, Study
+from metaloop.studyfile import StudyFile, from_flags, load
+from metaloop.values import Params, Ran, Scalar, accept
+
+Json = Annotated[bool, Parameter(name="--json", negative="", help="One JSON document on stdout, nothing else there.")]
+Trials = Annotated[int | None, Parameter(help="Trials in all, over the study's life.")]
+Seconds = Annotated[float | None, Parameter(help="Seconds of wall clock in all.")]
+Folder = Annotated[Path | None, Parameter(name="--dir", help="The study's folder, instead of .metaloop/NAME.")]
+
+
+def run(
+    file: Path | None = None,
+    /,
+    *,
+    cmd: str | None = None,
+    metric: str | None = None,
+    direction: str = "max",
+    param: Annotated[
+        list[str] | None, Parameter(negative="", help="name=low..high[:log][:int][:step=S] or a,b,c")
+    ] = None,
+    policy: str | None = None,
+    seed: int | None = None,
+    name: str | None = None,
+    max_iterations: Trials = None,
+    max_wall_time_s: Seconds = None,
+    parallel: Annotated[int | None, Parameter(help="Lanes: trials at once.")] = None,
+    timeout_s: Annotated[float | None, Parameter(help="Seconds of wall clock that one trial may take.")] = None,
+    order: Literal["free", "strict"] | None = None,
+    dir: Folder = None,
+    fail_if_no_improvement: Annotated[bool, Parameter(negative="")] = False,
+    json: Json = False,
+) -> int:
+    """Start a study, or resume it: the same command does both, and budgets are absolute.
+
+    Parameters
+    ----------
+    file: The study's file. Or give --cmd, --metric and --param instead.
+    cmd: The command that trains and measures; it is not given to a shell.
+    metric: The name of the metric that it prints as NAME=NUMBER.
+    direction: max or min.
+    policy: random, tpe, cmaes, gp, nsga2, grid or static; without a file tpe where it is installed, else random.
+    seed: The seed of all dice.
+    name: The study's name.
+    order: strict: the same seed gives the same study with any number of lanes.
+    """
+    overrides: dict[str, object] = {
+        key: value
+        for key, value in {
+            "name": name,
+            "policy.type": policy,
+            "policy.seed": seed,
+            "controller.max_iterations": max_iterations,
+            "controller.max_wall_time_s": max_wall_time_s,
+            "controller.parallel": parallel,
+            "controller.order": order,
+            "target.timeout_s": timeout_s,
+        }.items()
+        if value is not None
+    }
+    study = _study(file, cmd, metric, direction, param or [], overrides)
+    again = f"metaloop run {file}" if file else ""
+    return _drive(_placed(study, dir), json=json, strict_exit=fail_if_no_improvement, again=again)
+
+
+def _study(
+    file: Path | None,
+    cmd: str | None,
+    metric: str | None,
+    direction: str,
+    params: Sequence[str],
+    overrides: dict[str, object],
+) -> StudyFile:
+    flags = [flag for flag, value in (("--cmd", cmd), ("--metric", metric), ("--param", params)) if value]
+    if file is not None:
+        if flags:
+            raise UsageError(f"expected a file or {', '.join(flags)}, found both; put into {file} what belongs there")
+        return load(file, overrides)
+    if cmd is None or metric is None or not params:
+        absent = [f for f, value in (("--cmd", cmd), ("--metric", metric), ("--param", params)) if not value]
+        raise UsageError(f"expected a study file, or --cmd, --metric and --param; {', '.join(absent)} missing")
+    chosen = overrides.pop("name", None)
+    return from_flags(
+        cmd=cmd, metric=metric, direction=direction, params=params, name=str(chosen or ""), overrides=overrides
+    )
+
+
+def _placed(file: StudyFile, folder: Path | None) -> StudyFile:
+    from dataclasses import replace
+
+    return file if folder is None else replace(file, folder=folder.absolute())
+
+
+# ---- driving ---------------------------------------------------------------------------------------------------------
+
+
+class Narrator:
+    """An observer that tells each trial as it is decided; on a terminal with a bar below."""
+
+    def __init__(self, quiet: bool) -> None:
+        self.quiet = quiet
+        self._open: dict[int, list[int]] = {}
+        self._bar = _Bar() if not quiet and sys.stderr.isatty() else None
+
+    def __call__(self, entries: Sequence[Entry], study: Study) -> None:
+        for entry in entries:
+            match entry.event:
+                case Proposed(round, trial) | Refused(round, trial):
+                    self._open.setdefault(round, []).append(trial)
+                    if entry.event.proposal.fallback:
+                        self.say(f"      {entry.event.proposal.why}: {entry.event.proposal.fallback}", "yellow")
+                case Finished(trial=trial, result=result) if trial == PREPARE:
+                    self.say(f"      prepared in {getattr(result, 'seconds', 0):.1f} s")
+                case Finished(trial=trial, result=Ran(warnings=warnings)):
+                    for warning in warnings:
+                        self.say(f"      trial {trial}: {warning}", "yellow")
+                case Decided(round):
+                    for trial in self._open.pop(round, []):
+                        told = study.trials[trial]
+                        self.say(trial_line(study, told), COLOURS.get(told.verdict, ""))
+        if self._bar:
+            self._bar.show(study)
+
+    def say(self, text: str, style: str = "") -> None:
+        if self.quiet:
+            return
+        if self._bar:
+            self._bar.clear()
+        say(clean(text), style)
+
+    def close(self) -> None:
+        if self._bar:
+            self._bar.clear()
+
+
+class _Bar:
+    """One line at the bottom of a terminal: how far, and the best so far."""
+
+    def show(self, study: Study) -> None:
+        done, whole = study.tally.settled, max(1, study.bounds.max_iterations)
+        width = 24
+        filled = min(width, width * done // whole)
+        best = f"best {study.tally.best:.6g}" if study.tally.best is not None else "measuring the baseline"
+        text = f"  [{'#' * filled}{'.' * (width - filled)}] {done} of {whole}  {best}  {study.at:.0f} s"
+        columns = shutil.get_terminal_size().columns
+        sys.stderr.write(f"\r\x1b[2K{text[: columns - 1]}")
+        sys.stderr.flush()
+
+    def clear(self) -> None:
+        sys.stderr.write("\r\x1b[2K")
+        sys.stderr.flush()
+
+
+def _drive(
+    file: StudyFile, *, json: bool, strict_exit: bool = False, again: str = "", request: Directed | None = None
+) -> int:
+    if missing := file.missing(os.environ):
+        raise UsageError("\n".join(f"cannot run {file.path or file.terms.name}: {line}" for line in missing))
+    for note in file.notes:
+        say(f"metaloop: note: {note}", "yellow")
+    narrator = Narrator(quiet=json)
+    if not json and request is None:
+        _announce(file)
+    try:
+        mode: Literal["run", "one"] = "run" if request is None else "one"
+        ended = asyncio.run(drive(file, mode=mode, request=request, observers=(narrator,), project=_paths(file)))
+    finally:
+        narrator.close()
+    code = exit_code(ended, strict_exit)
+    if request is not None:
+        return _told_one(ended, json)
+    if json:
+        tell_json(summary(ended.study, file.folder, code))
+        return code
+    if ended.idle:
+        say("nothing to do: this study is over; give it more with --max-iterations or --max-wall-time-s")
+    if ended.signal is not None:
+        say(f"interrupted ({ended.signal.name}): nothing is lost, and the same command goes on from here", "yellow")
+    for line in card(ended.study, file.folder, again):
+        tell(clean(line), "bold" if line.startswith("  best ") else "")
+    return code
+
+
+def _announce(file: StudyFile) -> None:
+    """What is about to happen, before anything does."""
+    terms, bounds = file.terms, file.bounds
+    lanes = f" in {bounds.lanes} lanes" if bounds.lanes > 1 else ""
+    say(f"{terms.name}: {terms.objective.direction} {terms.objective.metric}, {terms.policy}", "bold")
+    say(
+        f"  at most {bounds.max_iterations} trials{lanes}, {bounds.max_wall_time_s / 3600:.3g} h; in {shown(file.folder)}/"
+    )
+
+
+def _paths(file: StudyFile) -> Paths:
+    named = file.telemetry
+    return Paths(
+        trials=file.folder / "trials",
+        versions=named.get("versions_dir", file.folder / "versions"),
+        runs=named.get("artifacts_dir"),
+        results=named.get("ledger_path"),
+        events=named.get("trace_path"),
+        checkpoint=named.get("checkpoint_path"),
+    )
+
+
+def exit_code(ended: Outcome, strict: bool = False) -> int:
+    """0 done, 1 no improvement (if asked for), 3 baseline or preparation failed, 4 nothing measured, 130, 143."""
+    if ended.signal is not None:
+        return 128 + ended.signal.value
+    reason = ended.closed.reason if ended.closed else ""
+    if reason in ("prepare_failed", "baseline_failed"):
+        return 3
+    study = ended.study
+    if reason == "faulted" or (study.tally.settled and not study.tally.measured):
+        return 4
+    improved = study.incumbent is not None and study.incumbent.number != study.baseline
+    return 1 if strict and not improved else 0
+
+
+def summary(study: Study, folder: Path, code: int) -> dict[str, object]:
+    """What `--json` says of a study."""
+    incumbent = study.incumbent
+    baseline = study.trials[study.baseline] if study.baseline is not None else None
+    return {
+        "study": study.name,
+        "folder": str(folder.absolute()),
+        "exit_code": code,
+        "closed": msgspec.to_builtins(study.closed) if study.closed else None,
+        "objective": msgspec.to_builtins(study.objective),
+        "best": None if incumbent is None else msgspec.to_builtins(row(study, incumbent)),
+        "baseline": None if baseline is None else msgspec.to_builtins(row(study, baseline)),
+        "trials": msgspec.to_builtins(totals(study)),
+        "wall_clock_s": study.at,
+    }
+
+
+# ---- one trial -------------------------------------------------------------------------------------------------------
+
+
+def run_one(
+    file: Path,
+    /,
+    *,
+    params: Annotated[str, Parameter(help="JSON: a value for every parameter of the space.")],
+    dir: Folder = None,
+    json: Json = False,
+) -> int:
+    """Try one set of parameters, as a trial of the study: recorded, decided, and told.
+
+    Exit code 0: measured, kept or not; 4: it could not be measured.
+    """
+    study = _placed(load(file), dir)
+    change = Params(_point(study, params))
+    request = Directed(request_id(), "try", by="run-one", change=change)
+    return _drive(study, json=json, request=request)
+
+
+def _point(file: StudyFile, text: str) -> dict[str, Scalar]:
+    try:
+        given = json.loads(text, parse_constant=_no_constant)
+    except ValueError as error:
+        raise UsageError(f"--params: expected JSON like '{{\"lr\": 0.1}}'; {error}") from None
+    if not isinstance(given, dict) or not all(isinstance(v, bool | int | float | str) for v in given.values()):
+        raise UsageError("--params: expected a JSON object with a number, text or boolean for each parameter")
+    held = accept(file.terms.space, given)
+    if isinstance(held, str):
+        raise UsageError(f"--params: {held}")
+    return held
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a number here")
+
+
+def _told_one(ended: Outcome, json: bool) -> int:
+    if ended.signal is not None:
+        return 128 + ended.signal.value
+    study = ended.study
+    trial = study.trials[study.latest]
+    r = row(study, trial)
+    if json:
+        tell_json(msgspec.to_builtins(r))
+    elif ended.closed and ended.closed.reason == "prepare_failed":
+        say(ended.closed.why, "red")
+        return 3
+    else:
+        tell(f"trial {trial.number}: {clean(trial.why)}")
+    return 0 if r.value is not None else 2 if r.status == "refused" else 4
+
+
+# ---- demo, init, check -----------------------------------------------------------------------------------------------
+
+TEMPLATES = Path(__file__).parent.parent / "templates"
+
+
+def demo(
+    folder: Path = Path("metaloop-demo"),
+    /,
+    *,
+    json: Json = False,
+) -> int:
+    """A real study on real data: the parameters of a classifier of handwritten digits, 24 trials in two lanes.
+
+    Parameters
+    ----------
+    folder: Where to put it.
+    """
+    if find_spec("sklearn") is None or find_spec("optuna") is None:
+        raise UsageError("the demo needs scikit-learn and optuna: pip install 'metaloop[demo]'")
+    if not (folder / "study.yaml").exists():
+        _copy("digits", folder)
+        text = (folder / "study.yaml").read_text(encoding="utf-8")
+        python = sys.executable.replace("'", "''")
+        (folder / "study.yaml").write_text(text.replace("[python3,", f"['{python}',"), encoding="utf-8")
+    return _drive(
+        load(folder / "study.yaml"), json=json, again=f"metaloop run {folder / 'study.yaml'} --max-iterations 48"
+    )
+
+
+def init(
+    folder: Path = Path(),
+    /,
+    *,
+    template: Literal["params"] = "params",
+) -> int:
+    """Write a first study into a folder: a script, and a study file that explains itself. Never writes over a file."""
+    _copy(template, folder)
+    tell(f"wrote {folder / 'study.yaml'} and {folder / 'train.py'}; try: metaloop run {folder / 'study.yaml'}")
+    return 0
+
+
+def _copy(template: str, folder: Path) -> None:
+    source = TEMPLATES / template
+    files = sorted(path for path in source.iterdir() if path.is_file())
+    if there := [path.name for path in files if (folder / path.name).exists()]:
+        raise UsageError(
+            f"{folder}: {', '.join(there)} is there already and is not written over; choose another folder"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in files:
+        shutil.copyfile(path, folder / path.name)
+
+
+def check(
+    file: Path | None = None,
+    /,
+    *,
+    schema: Annotated[bool, Parameter(negative="", help="Print the JSON schema of a study file.")] = False,
+    json: Json = False,
+) -> int:
+    """Say everything that stands in the way of a study, at once; runs and writes nothing.
+
+    Parameters
+    ----------
+    file: The study's file.
+    """
+    if schema:
+        from metaloop.studyfile import json_schema
+
+        tell_json(json_schema())
+        return 0
+    if file is None:
+        raise UsageError("expected a study file: metaloop check study.yaml")
+    study = load(file)
+    problems = [*study.missing(os.environ), *_unrunnable(study)]
+    if json:
+        tell_json({"file": str(file), "problems": problems, "notes": list(study.notes)})
+        return 2 if problems else 0
+    for problem in problems:
+        say(f"metaloop: {clean(problem)}", "red")
+    for note in study.notes:
+        say(f"metaloop: note: {clean(note)}", "yellow")
+    if not problems:
+        _announce(study)
+        tell(f"{file}: nothing is missing; start it with: metaloop run {file}")
+    return 2 if problems else 0
+
+
+def _unrunnable(study: StudyFile) -> list[str]:
+    from metaloop.errors import Faults
+
+    if study.target != "command":
+        return []
+    try:
+        surroundings(study)
+    except Faults as faults:
+        return [str(fault) for fault in faults.faults]
+    return []

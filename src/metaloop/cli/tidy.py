@@ -1,0 +1,64 @@
+"""Removing what nothing needs any more: `metaloop gc`."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from metaloop.adapters.ledger import open_ledger
+from metaloop.cli.find import folder, studies
+from metaloop.cli.output import shown, tell, tell_json
+from metaloop.study import Study, fold
+
+
+def gc(
+    study: str | None = None,
+    /,
+    *,
+    dry_run: Annotated[bool, Parameter(negative="", help="Only say what would go.")] = False,
+    outputs: Annotated[bool, Parameter(negative="", help="Also what discarded trials printed.")] = False,
+    json: Annotated[bool, Parameter(name="--json", negative="")] = False,
+) -> int:
+    """Remove the scratch folders of trials, and of lanes that no process serves. The ledger is never touched.
+
+    Parameters
+    ----------
+    study: Its file, folder or name; without it every study of this folder.
+    """
+    chosen = [folder(study)] if study is not None else studies(Path(".metaloop"))
+    freed: dict[str, int] = {}
+    for where in chosen:
+        ledger = open_ledger(where, create=False)
+        try:
+            for path in list(_scrap(where, fold(ledger.read()), outputs)):
+                freed[str(path)] = _size(path)
+                if not dry_run:
+                    shutil.rmtree(path, ignore_errors=True)
+        finally:
+            ledger.close()
+    if json:
+        tell_json({"dry_run": dry_run, "removed": freed, "bytes": sum(freed.values())})
+        return 0
+    verb = "would remove" if dry_run else "removed"
+    tell(
+        f"{verb} {len(freed)} folders, {sum(freed.values()) / 1e6:.1f} MB, in {', '.join(map(shown, chosen)) or 'nothing'}"
+    )
+    return 0
+
+
+def _scrap(where: Path, study: Study, outputs: bool) -> Iterator[Path]:
+    """HOME and TMPDIR of attempts that are over; with `outputs` whole attempts of trials that were not kept."""
+    for trial in sorted((where / "trials").glob("*")):
+        known = study.trials.get(int(trial.name)) if trial.name.isdigit() else None
+        if known is not None and known.decided_at is None:
+            continue
+        if outputs and known is not None and not known.kept:
+            yield trial
+        else:
+            yield from sorted(path for path in trial.glob("r*/*") if path.is_dir())
+
+
+def _size(path: Path) -> int:
+    return sum(file.lstat().st_size for file in path.rglob("*") if not file.is_dir())
