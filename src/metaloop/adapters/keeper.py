@@ -138,10 +138,14 @@ def read_metrics(name: str, dirfd: int, cap: int) -> Record | None:
         return None
     except OSError as error:
         return {"problem": f"the metrics file cannot be read: {error.strerror}"}
-    with open(fd, "rb") as file:
+    try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             return {"problem": "the metrics file is not a regular file"}
-        data = file.read(cap + 1)
+        data = os.read(fd, cap + 1)
+    except OSError as error:
+        return {"problem": f"the metrics file cannot be read: {error.strerror}"}
+    finally:
+        os.close(fd)
     if len(data) > cap:
         return {"problem": f"the metrics file is larger than {cap} bytes"}
     return {"text": data.decode(errors="replace"), "sha256": hashlib.sha256(data).hexdigest()}
