@@ -12,7 +12,7 @@ from metaloop.errors import UsageError
 from metaloop.flow import Flow
 from metaloop.roles import Propose
 from metaloop.study import View
-from metaloop.values import Domain, Params, Proposal, Range, Scalar, accept
+from metaloop.values import Choices, Domain, Params, Proposal, Range, Scalar, accept
 
 DRAWS = 64
 """So many draws that were all tried before are taken to mean that little is left to try; then the space is walked."""
@@ -156,14 +156,8 @@ class Walk:
 
 
 def draw(space: Mapping[str, Domain], rng: Random) -> Params:
-    """One point, each parameter drawn for itself."""
-    return Params(
-        {
-            name: domain.at(fraction) if isinstance(domain, Range) else domain.values[int(fraction * domain.size())]
-            for name, domain in space.items()
-            for fraction in (rng.random(),)
-        }
-    )
+    """One point, each parameter drawn for itself, in the space's order."""
+    return Params({name: _at(domain, rng.random()) for name, domain in space.items()})
 
 
 def unseen(view: View, rng: Random) -> Params | None:
@@ -188,6 +182,13 @@ def held(view: View, point: Point) -> Params:
 def _count(domain: Domain) -> int | None:
     """A range of one single number is no continuum, whatever its type."""
     return 1 if isinstance(domain, Range) and domain.low == domain.high else domain.size()
+
+
+def _at(domain: Domain, fraction: float) -> Scalar:
+    if isinstance(domain, Choices):
+        return domain.values[int(fraction * len(domain.values))]
+    value = domain.at(fraction)
+    return value if domain.whole else float(value)  # a range that was written with ints may answer with one
 
 
 def nth(domain: Domain, place: int) -> Scalar:

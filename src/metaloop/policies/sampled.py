@@ -96,7 +96,7 @@ def cmaes(*, population: int | None = None) -> Propose:
         study = shown(view, [_carrier(view, codec, attrs)])
         return lambda seed: ask(study, _cma(seed, size), codec)
 
-    return sampled("cmaes", prepare)
+    return sampled("cmaes", prepare, _drawn)
 
 
 def nsga2(*, population: int = POPULATION) -> Propose:
@@ -134,10 +134,11 @@ Draw: TypeAlias = Callable[[int], Params]
 """From a seed to a point."""
 
 
-def sampled(by: Sampler, prepare: Callable[[View], Draw]) -> Propose:
+def sampled(by: Sampler, prepare: Callable[[View], Draw], note: Callable[[View], str] = lambda _: "") -> Propose:
     """The policy that proposes the first untried point that a sampler comes up with; nothing once all are tried.
 
-    Where a sampler insists on tried points, a random one takes its place, and `fallback` says so.
+    Where a sampler insists on tried points, a random one takes its place, and `fallback` says so. `note` is added to
+    why a point was proposed.
     """
 
     def think(view: View) -> Sequence[Proposal]:
@@ -147,7 +148,7 @@ def sampled(by: Sampler, prepare: Callable[[View], Draw]) -> Propose:
             for again in range(ASKS):
                 change = draw(view.rng(f"{by}/{again}").getrandbits(31))
                 if view.tried(change) is None:
-                    return (Proposal(change, by, f"{by}, optuna {version()}"),)
+                    return (Proposal(change, by, f"{by}, optuna {version()}{note(view)}"),)
         if (spare := unseen(view, view.rng())) is None:
             return ()
         return (Proposal(spare, "random", "a uniform draw", fallback=f"{by} proposed tried points, {ASKS} times"),)
@@ -441,6 +442,12 @@ class Told(msgspec.Struct, frozen=True):
 def _carrier(view: View, codec: Codec, attrs: Mapping[str, object]) -> "FrozenTrial":
     """A trial that shows Optuna the space and carries `attrs`. Alone, it is never enough to be learned from."""
     return codec.complete(Params(middle(view.space)), 0.0, attrs)
+
+
+def _drawn(view: View) -> str:
+    """Which parameters CMA-ES leaves to chance, in words."""
+    names = [name for name, d in view.space.items() if isinstance(d, Choices) and not _rising(d.values)]
+    return f"; drawn at random: {', '.join(names)}" if names else ""
 
 
 def _cma(seed: int, size: int) -> "BaseSampler":
