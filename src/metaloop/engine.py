@@ -172,15 +172,19 @@ class Engine:
         facts, self._facts = self._facts, []
         staged: list[Event] = []
         at = self.at
-        for fact in facts:
+        self._settle(staged, at)
+        for fact in facts:  # one after the other: what follows from the first comes before the second
             self._stage(staged, fact, at)
-        while new := self._step(at):
-            for event in new:
-                self._stage(staged, event, at)
+            self._settle(staged, at)
         if staged:
             entries = self.world.ledger.append(at, *staged)
             for observe in self.world.observers:
                 observe(entries, self.study)
+
+    def _settle(self, staged: list[Event], at: float) -> None:
+        while new := self._step(at):
+            for event in new:
+                self._stage(staged, event, at)
 
     def _stage(self, staged: list[Event], event: Event, at: float) -> None:
         evolve(self.study, Entry(self.study.place + 1, at, 0.0, event))  # type: ignore[arg-type]  # one of the facts

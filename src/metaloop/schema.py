@@ -10,7 +10,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -19,6 +19,7 @@ from pydantic import (
     ConfigDict,
     Discriminator,
     Field,
+    PlainValidator,
     Tag,
     TypeAdapter,
     ValidationError,
@@ -147,6 +148,10 @@ def size_in_bytes(value: object) -> object:
     if not 1 <= count <= 1 << 60:
         raise ValueError(f"expected a size between 1 byte and 1024 PiB; found {found(value)}")
     return round(count)
+
+
+def _cores(value: object) -> object:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def _url(text: str) -> str:
@@ -292,11 +297,24 @@ def _params(params: dict[str, "Parameter"]) -> dict[str, "Parameter"]:
     return params
 
 
-Single = bool | int | float | str
+def _single(value: object) -> Scalar:
+    if not isinstance(value, bool | int | float | str):
+        raise ValueError(f"expected a number, text, or true or false; found {found(value)}")
+    return value
+
+
+def _bare(value: object) -> Scalar:
+    if not isinstance(value, bool | int | float | str):
+        raise ValueError(f"expected a list of choices or a range {{low, high}}; found {found(value)}")
+    return value
+
+
+SCALAR = WithJsonSchema({"type": ["boolean", "number", "string"]})
+Single = Annotated[Scalar, PlainValidator(_single), SCALAR]
 Parameter = Annotated[
     Annotated[RangeKeys, Tag("\0mapping")]
     | Annotated[list[Single], Field(min_length=1), AfterValidator(_choices), Tag("\0list")]
-    | Annotated[Single, Tag("\0scalar")],
+    | Annotated[Scalar, PlainValidator(_bare), SCALAR, Tag("\0scalar")],
     Discriminator(_kind),
 ]
 Params = Annotated[dict[Annotated[str, AfterValidator(_param_name)], Parameter], AfterValidator(_params)]
@@ -344,7 +362,7 @@ class BasilicaKeys(Section):
     gpu_count: Annotated[int, Field(ge=0, le=1024)] = 1
     gpu_models: list[Text] = []
     memory: Size = 32 << 30
-    cpu: Text | Annotated[int, Field(ge=1)] = "8"
+    cpu: Annotated[Text, BeforeValidator(_cores)] = "8"
     storage: Text = "/data"
     ttl_seconds: Count = 7200
     min_gpu_memory_gb: Annotated[float, Field(gt=0)] | None = None
@@ -638,16 +656,16 @@ def message(detail: ErrorDetails, at: Place) -> str:
             return f"expected {_expected(kind, context)}; found {found(value)}{_advice(kind, value)}"
 
 
-def _expected(kind: str, context: Mapping[str, object]) -> str:
+def _expected(kind: str, context: Mapping[str, Any]) -> str:
     match kind:
         case "greater_than":
-            return f"a number above {context['gt']}"
+            return f"a number above {context['gt']:g}"
         case "greater_than_equal":
-            return f"a number of at least {context['ge']}"
+            return f"a number of at least {context['ge']:g}"
         case "less_than":
-            return f"a number below {context['lt']}"
+            return f"a number below {context['lt']:g}"
         case "less_than_equal":
-            return f"a number of at most {context['le']}"
+            return f"a number of at most {context['le']:g}"
         case "too_short":
             return _so_many(context["min_length"])
         case "too_long":

@@ -246,7 +246,7 @@ class _Reader:
         size = 1
         while (event := next(self.events)).kind != "MappingEnd":
             key, where = self._key(event, at), event.line
-            place = (*at, key)
+            place = self.at = (*at, key)
             value = self.node(next(self.events), place)
             size += value.size
             self._within_bounds(size, where)
@@ -263,6 +263,7 @@ class _Reader:
         return Node(line, held, size=size, key_lines=lines)
 
     def _key(self, event: _Event, at: Place) -> str:
+        self.at = at
         if event.tag is not None:
             raise Unreadable(_no_tags(event.tag), event.line)
         node = self.node(event, at) if event.kind in {"Scalar", "Alias"} else None

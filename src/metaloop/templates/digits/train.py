@@ -1,6 +1,6 @@
 """A small neural network reads handwritten digits: 500 to learn from, 700 to be judged by, 597 never used to choose.
 
-It is ordinary code: it knows nothing of metaloop, and `python3 train.py` runs it as it is. Three things connect the two:
+It is ordinary code that knows nothing of metaloop: `python3 train.py` runs it as it is. Three things connect the two:
 
     AR_PARAMS_JSON      what this trial tries, as a JSON object; whatever is absent keeps its default below
     METALOOP_SEED       the seed of this run: the first weights, and the order in which the images come
@@ -26,7 +26,7 @@ DEFAULTS = {
     "weight_decay": 0.0001,
 }
 EPOCHS = 20
-NETWORKS = 5  # each run trains so many and reports their mean: less luck in the result
+NETWORKS = 4  # each run trains so many and reports their mean: less luck in the result
 LEARN, JUDGE = 500, 700
 
 

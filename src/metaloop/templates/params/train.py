@@ -1,6 +1,6 @@
 """From the six planets that Kepler knew, learn how long a year is on Uranus and Neptune. Replace this by your own.
 
-It is ordinary code: it knows nothing of metaloop, and `python3 train.py` runs it as it is. Three things connect the two:
+It is ordinary code that knows nothing of metaloop: `python3 train.py` runs it as it is. Three things connect the two:
 
     AR_PARAMS_JSON    what this trial tries, as a JSON object; whatever is absent keeps its default below
     METALOOP_SEED     the seed of this run; use it for all that is left to chance
