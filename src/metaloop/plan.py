@@ -95,7 +95,9 @@ def plan(study: Study, now: float) -> tuple[Act, ...]:
         return tuple(acts) or (Close(abrupt),)
     if (opening := next_round(study)) is not None:
         acts.append(opening)
-    elif not acts and (ending := enough(study, _known(study))) is not None:
+    if study.terms.order == "strict":
+        acts.reverse()  # what opens or proposes comes before the next decision: one order of facts, whoever is faster
+    if not acts and (ending := enough(study, _known(study))) is not None:
         acts.append(Close(ending))
     return (*acts, WakeAt(study.bounds.max_wall_time_s))
 

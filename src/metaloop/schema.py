@@ -558,22 +558,28 @@ def validate(raw: Mapping[str, object]) -> tuple[Document, list[Fault]]:
         try:
             return Document.model_validate(rest), faults
         except ValidationError as error:
-            for detail in error.errors(include_url=False):
-                at = _place(detail, rest)
-                if attempt == 0 or detail["type"] != "missing":  # later, what is missing is what was taken out
-                    faults.append(Fault(at, message(detail, at)))
-                rest = _without(rest, at, missing=detail["type"] == "missing")
+            details = [(_place(detail, rest), detail) for detail in error.errors(include_url=False)]
+        earlier = tuple(faults)
+        for at, detail in details:
+            followed = attempt > 0 and (detail["type"] == "missing" or explained(at, earlier))
+            if not followed:
+                faults.append(Fault(at, message(detail, at)))
+        for at, detail in reversed(details):  # from the back, so that places in lists stay what they are
+            rest = _without(rest, at, missing=detail["type"] == "missing")
     return Document.model_validate({key: PLACEHOLDERS[key] for key in ("objective", "target")}), faults
+
+
+def explained(at: Place, earlier: Iterable[Fault]) -> bool:
+    """Whether something is known to be wrong there already, or further in: then one more fault may be its echo."""
+    return any(fault.at[: len(at)] == at for fault in earlier)
 
 
 def _place(detail: ErrorDetails, raw: object) -> Place:
     """Where an error is, in the user's terms: without tags of forms and pydantic's mark for keys."""
     at = tuple(part for part in detail["loc"] if not str(part).startswith("\0"))
-    if at and at[-1] == "[key]":
-        at = at[:-1]
-    while len(at) > 1 and not _holds(raw, at[:-1]):
-        at = at[:-1]  # members of a union name themselves in the place
-    if detail["type"] != "missing" and detail["type"] != "extra_forbidden" and at and not _holds(raw, at):
+    if detail["type"] == "missing":
+        return at
+    while at and not _holds(raw, at):
         at = at[:-1]
     return at
 

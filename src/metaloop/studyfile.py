@@ -256,9 +256,10 @@ def _bytes(path: Path) -> bytes:
             data = file.read(MOST_BYTES + 1)
     except FileNotFoundError:
         raise Unreadable("expected a study file, found none; see `metaloop init` for a first one") from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise Unreadable(f"expected a study file that can be read, found: {reason.lower()}") from None
+    except ValueError:
+        raise Unreadable("expected the path of a study file, found one that no file can have") from None
+    except OSError as error:
+        raise Unreadable(f"expected a study file that can be read, found: {(error.strerror or '').lower()}") from None
     if len(data) > MOST_BYTES:
         raise Unreadable("expected a study file of at most 1 MiB, found a larger one")
     return data
@@ -368,9 +369,9 @@ def _study(raw: Raw, source: _Source, overrides: Mapping[str, object], errors: l
     screened: list[Fault] = []
     cleaned = _screened(raw, (), screened)
     document, faults = schema.validate(cleaned if isinstance(cleaned, dict) else {})
-    faults = screened + [fault for fault in faults if not _explained(fault, screened)]
+    faults = screened + [fault for fault in faults if not schema.explained(fault.at, screened)]
     checks = _Checks(document, source, frozenset(dotted(fault.at) for fault in faults) | _keys_of(errors))
-    faults += [fault for fault in checks.all() if not _explained(fault, faults)]
+    faults += [fault for fault in checks.all() if not schema.explained(fault.at, faults)]
     source.raised(faults, errors)
     return _built(document, source, checks)
 
@@ -387,11 +388,6 @@ def _overridden(raw: Raw, at: tuple[str, ...], value: object) -> Raw:
     if inner is not None and not isinstance(inner, dict):
         return raw  # a fault of its own
     return {**raw, head: _overridden(inner or {}, tuple(rest), value)}
-
-
-def _explained(fault: Fault, earlier: Iterable[Fault]) -> bool:
-    """Whether a fault was found already: at the same place, or inside of what this one is about."""
-    return any(other.at[: len(fault.at)] == fault.at for other in earlier)
 
 
 def _screened(value: object, at: Place, faults: list[Fault]) -> object:
