@@ -26,7 +26,7 @@ DEFAULTS = {
     "weight_decay": 0.0001,
 }
 EPOCHS = 20
-NETWORKS = 4  # each run trains so many and reports their mean: less luck in the result
+NETWORKS = 3  # each run trains so many and reports their mean: less luck in the result
 LEARN, JUDGE = 500, 700
 
 
