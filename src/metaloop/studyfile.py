@@ -6,9 +6,7 @@ run here (keys, libraries, targets of later versions) is no fault: `StudyFile.mi
 """
 
 import difflib
-import hashlib
 import math
-import os
 import re
 import shlex
 import stat
@@ -21,6 +19,7 @@ from typing import TypeAlias
 from pydantic import ValidationError
 
 from metaloop import schema, yaml12
+from metaloop.crosschecks import Checks
 from metaloop.errors import ConfigError, Faults
 from metaloop.schema import Document, Fault, RangeKeys, dotted, found
 from metaloop.terms import Baseline, Bounds, Limits, Terms
@@ -28,7 +27,6 @@ from metaloop.values import Domain, Objective, Scalar, Space, Value, accept, can
 from metaloop.yaml12 import Node, Place, Unreadable
 
 MOST_BYTES = 1 << 20
-MOST_GRID = 1_000_000
 Raw: TypeAlias = dict[str, object]
 
 json_schema = schema.json_schema
@@ -370,14 +368,11 @@ def _study(raw: Raw, source: _Source, overrides: Mapping[str, object], errors: l
     cleaned = _screened(raw, (), screened)
     document, faults = schema.validate(cleaned if isinstance(cleaned, dict) else {})
     faults = screened + [fault for fault in faults if not schema.explained(fault.at, screened)]
-    checks = _Checks(document, source, frozenset(dotted(fault.at) for fault in faults) | _keys_of(errors))
+    faulty = frozenset(dotted(fault.at) for fault in faults) | frozenset(error.key for error in errors)
+    checks = Checks(document, source.base, source.path, source.stem, faulty)
     faults += [fault for fault in checks.all() if not schema.explained(fault.at, faults)]
     source.raised(faults, errors)
     return _built(document, source, checks)
-
-
-def _keys_of(errors: Iterable[ConfigError]) -> frozenset[str]:
-    return frozenset(error.key for error in errors)
 
 
 def _overridden(raw: Raw, at: tuple[str, ...], value: object) -> Raw:
@@ -439,329 +434,10 @@ def _key_fits(key: object, at: Place, faults: list[Fault]) -> bool:
     return True
 
 
-# ---- what the models cannot see --------------------------------------------------------------------------------------
-
-NEEDS_SPACE = frozenset({"grid", "random", "tpe", "cmaes", "gp", "nsga2", "auto", "llm"})
-FOLDERS = frozenset({"artifacts_dir", "versions_dir"})
-
-
-class _Checks:
-    """Checks across keys and against the disk. Each is skipped where a key that it reads is faulty already."""
-
-    def __init__(self, document: Document, source: _Source, faulty: frozenset[str]) -> None:
-        self.document, self.source, self.faulty = document, source, faulty
-        self.name = document.name or source.stem
-        self.space: Space = {name: schema.domain(value) for name, value in document.policy.params.items()}
-        self.base = Path(os.path.abspath(source.base))  # noqa: PTH100  (not resolved: links stay as written)
-        self.frozen: dict[str, str] = {}
-        self.mutable: tuple[str, ...] = ()
-        self.telemetry: dict[str, Path] = {}
-
-    def all(self) -> list[Fault]:
-        return [
-            *self._study_name(),
-            *self._objective(),
-            *self._target(),
-            *self._parameters(),
-            *self._points(),
-            *self._model(),
-            *self._lanes(),
-            *self._files(),
-            *self._telemetry(),
-        ]
-
-    def sound(self, *keys: str) -> bool:
-        """None of these keys, nor anything in them or around them, has a fault."""
-        around = [(key, bad) for key in keys for bad in self.faulty]
-        return not any(
-            bad == key or bad.startswith((f"{key}.", f"{key}[")) or key.startswith((f"{bad}.", f"{bad}["))
-            for key, bad in around
-        )
-
-    def _study_name(self) -> Iterator[Fault]:
-        if self.document.name is None and (problem := schema.name_problem(self.name)):
-            yield Fault(("name",), f"{problem} from the file's name; add name: NAME")
-
-    def _objective(self) -> Iterator[Fault]:
-        keys = self.document.objective
-        if not self.sound("objective"):
-            return
-        objective = Objective(keys.metric, keys.direction)
-        if keys.target is not None and keys.ceiling is not None and objective.better(keys.target, keys.ceiling):
-            message = (
-                f"expected a target that ceiling {keys.ceiling:g} allows, found {keys.target:g}; no value can reach it"
-            )
-            yield Fault(("objective", "target"), message)
-        if keys.plausible is None:
-            return
-        low, high = keys.plausible
-        if not low < high:
-            yield Fault(
-                ("objective", "plausible"), f"expected [low, high] with low below high, found [{low:g}, {high:g}]"
-            )
-        elif keys.target is not None and not low <= keys.target <= high:
-            message = f"expected a target within plausible, {low:g} to {high:g}; found {keys.target:g}"
-            yield Fault(("objective", "target"), message)
-
-    def _target(self) -> Iterator[Fault]:
-        target = self.document.target
-        if target.type == "basilica" and target.basilica is None and self.sound("target.basilica"):
-            yield Fault(
-                ("target", "basilica"), "expected this key with target.type basilica; add basilica: {image: IMAGE}"
-            )
-        if not self.sound("target.workdir"):
-            return
-        workdir = self.base / target.workdir
-        if not _is_dir(workdir):
-            what = "a file" if _exists(workdir) else f"nothing at {workdir}"
-            yield Fault(("target", "workdir"), f"expected a folder, found {what}; create it or change workdir")
-
-    def _parameters(self) -> Iterator[Fault]:
-        policy = self.document.policy
-        if not self.sound("policy.type"):
-            return
-        if not policy.params and policy.type in NEEDS_SPACE and self.sound("policy.params"):
-            hint = "add params: {lr: [0.1, 0.01]}, or type: static to measure the command alone"
-            yield Fault(("policy", "params"), f"expected a parameter for policy.type {policy.type}, found none; {hint}")
-        for name, value in policy.params.items():
-            if problem := self._parameter_problem(policy.type, value, self.space[name]):
-                yield Fault(("policy", "params", name), problem)
-
-    def _parameter_problem(self, policy: str, value: object, domain: Domain) -> str | None:
-        count = domain.size()
-        if policy == "static":
-            what = "a range" if count is None else f"{count} values"
-            return None if count == 1 else f"expected one value with policy.type static, found {what}; write one"
-        if not isinstance(value, list | RangeKeys):
-            return (
-                f"expected a list of choices or a range {{low, high}}, found {found(value)}; write [{value}] to fix it"
-            )
-        if policy != "grid":
-            return None
-        if count is None:
-            return "expected choices or a range with a step for policy.type grid, found a continuum; add step: NUMBER"
-        if count > MOST_GRID:
-            return f"expected at most {MOST_GRID} values for policy.type grid, found {count}; add or widen step"
-        return None
-
-    def _points(self) -> Iterator[Fault]:
-        if not self.sound("policy.params"):
-            return
-        seen: list[Mapping[str, Scalar]] = []
-        for index, point in enumerate(self.document.policy.start):
-            held = accept(self.space, point)
-            if isinstance(held, str):
-                yield Fault(("policy", "start", index), f"expected a point of the space; {held}")
-            elif held in seen:
-                yield Fault(("policy", "start", index), "expected each point once, found it again; remove one")
-            else:
-                seen.append(held)
-        baseline = self.document.baseline
-        if isinstance(baseline, schema.BaselineKeys) and baseline.params is not None:
-            held = accept(self.space, baseline.params)
-            if isinstance(held, str):
-                yield Fault(("baseline", "params"), f"expected a point of the space; {held}")
-
-    def _model(self) -> Iterator[Fault]:
-        policy = self.document.policy
-        if policy.type != "llm":
-            return
-        for key, value in (("llm_api_url", policy.llm_api_url), ("llm_model", policy.llm_model)):
-            if value is None and self.sound(f"policy.{key}"):
-                yield Fault(("policy", key), "expected this key with policy.type llm, found nothing; add it")
-
-    def _lanes(self) -> Iterator[Fault]:
-        controller = self.document.controller
-        if not self.sound("controller.parallel", "controller.order", "controller.window"):
-            return
-        if controller.order == "strict" and controller.lanes() > controller.window:
-            hint = f"add controller.window: {controller.lanes()}, or controller.order: free"
-            message = f"expected at most {controller.window} lanes (controller.window) with order strict"
-            yield Fault(("controller", "parallel"), f"{message}, found {controller.lanes()}; {hint}")
-
-    # ---- files
-
-    def _files(self) -> Iterator[Fault]:
-        policy = self.document.policy
-        if not self.sound("target.workdir") or not _is_dir(self.base / self.document.target.workdir):
-            return
-        tree = _Tree(self.base / self.document.target.workdir)
-        faults: list[Fault] = []
-        mutable = tree.matched(_globs("mutable", policy.mutable_file, policy.mutable), faults)
-        frozen = tree.matched(_globs("frozen", policy.frozen_file, policy.frozen), faults)
-        for path in sorted(mutable.keys() & frozen.keys()):
-            message = f"{path!r} is both mutable and frozen ({dotted(frozen[path])}); take it out of one of them"
-            faults.append(Fault(mutable[path], message))
-        self.mutable = tuple(sorted(mutable))
-        self.frozen = self._hashes(tree, frozen, faults)
-        if policy.program_file is not None and not (self.base / policy.program_file).is_file():
-            faults.append(
-                Fault(("policy", "program_file"), f"expected a file, found none at {self.base / policy.program_file}")
-            )
-        yield from faults
-
-    def _hashes(self, tree: "_Tree", frozen: Mapping[str, Place], faults: list[Fault]) -> dict[str, str]:
-        """The content of every frozen file but the study's own: what that may not change is in the terms."""
-        hashes: dict[str, str] = {}
-        for path in sorted(frozen):
-            if self.source.path is not None and _same(tree.root / path, self.source.path):
-                continue
-            try:
-                with (tree.root / path).open("rb") as file:
-                    hashes[path] = hashlib.file_digest(file, "sha256").hexdigest()
-            except OSError as error:
-                faults.append(
-                    Fault(frozen[path], f"expected a file that can be read, found {path!r}: {error.strerror}")
-                )
-        return hashes
-
-    def _telemetry(self) -> Iterator[Fault]:
-        named = {("controller", "checkpoint_path"): self.document.controller.checkpoint_path}
-        named |= {("telemetry", key): getattr(self.document.telemetry, key) for key in schema.KEYS["telemetry"]}
-        taken: dict[Path, str] = {}
-        for (section, key), text in named.items():
-            if text is None:
-                continue
-            path = Path(os.path.abspath(self.base / text))  # noqa: PTH100  (`..` goes, links stay)
-            if problem := self._output_problem(key, path, taken):
-                yield Fault((section, key), problem)
-            taken[path] = f"{section}.{key}"
-            self.telemetry[key] = path
-
-    def _output_problem(self, key: str, path: Path, taken: Mapping[Path, str]) -> str | None:
-        if path in taken:
-            return f"expected a path of its own, found that of {taken[path]}"
-        if self.source.path is not None and _same(path, self.source.path):
-            return "expected a path to write to, found the study file itself"
-        if any(_same(path, self.base / self.document.target.workdir / frozen) for frozen in self.frozen):
-            return "expected a path to write to, found a frozen file"
-        if key in FOLDERS and _exists(path) and not _is_dir(path):
-            return f"expected a folder, found a file at {path}"
-        if key not in FOLDERS and _is_dir(path):
-            return f"expected a file, found a folder at {path}"
-        return None
-
-
-def _is_dir(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except (OSError, ValueError):
-        return False
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except (OSError, ValueError):
-        return False
-
-
-def _same(one: Path, other: Path) -> bool:
-    try:
-        return one.resolve() == other.resolve()
-    except (OSError, RuntimeError, ValueError):
-        return False
-
-
-# ---- globs -----------------------------------------------------------------------------------------------------------
-
-IGNORED = frozenset({".git", ".metaloop"})
-
-
-def _globs(key: str, single: str | None, many: Sequence[str] | None) -> dict[Place, str]:
-    listed: dict[Place, str] = {("policy", key, index): glob for index, glob in enumerate(many or ())}
-    return listed | ({("policy", f"{key}_file"): single} if single is not None else {})
-
-
-class _Tree:
-    """The files under a folder, walked once and only if a glob asks. Links to folders are not followed."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.files: list[str] | None = None
-
-    def matched(self, globs: Mapping[Place, str], faults: list[Fault]) -> dict[str, Place]:
-        """The files that each glob matches, with the glob's place; a fault for one that matches none or leaves."""
-        matched: dict[str, Place] = {}
-        for at, glob in globs.items():
-            paths = self._paths(glob)
-            if isinstance(paths, str):
-                faults.append(Fault(at, paths))
-                continue
-            for path in paths:
-                matched.setdefault(path, at)
-        return matched
-
-    def _paths(self, glob: str) -> list[str] | str:
-        """The files of one glob, or what is wrong with it."""
-        pure = PurePath(glob)
-        if pure.is_absolute() or ".." in pure.parts:
-            return f"expected a path inside the workdir, found {glob[:80]!r}; write it relative to {self.root}"
-        paths = self._literal(pure) or self._globbed(pure.as_posix())
-        if outside := next((path for path in paths if not self._inside(path)), None):
-            return f"expected a path inside the workdir, found {outside!r}, a link that leads out"
-        return (
-            paths or f"expected a file in {self.root}, found none that matches {glob[:80]!r}; correct it or remove it"
-        )
-
-    def _literal(self, pure: PurePath) -> list[str]:
-        path = self.root / pure
-        if _is_dir(path):
-            return self._globbed(f"{pure.as_posix()}/**" if pure.parts else "**")
-        return [pure.as_posix()] if _is_file(path) else []
-
-    def _globbed(self, glob: str) -> list[str]:
-        pattern = re.compile(_regex(glob))
-        return [path for path in self._walked() if pattern.fullmatch(path)]
-
-    def _walked(self) -> list[str]:
-        if self.files is None:
-            self.files = sorted(self._walk())
-        return self.files
-
-    def _walk(self) -> Iterator[str]:
-        for folder, folders, files in os.walk(self.root):
-            folders[:] = [name for name in folders if name not in IGNORED]
-            here = Path(folder)
-            yield from ((here / name).relative_to(self.root).as_posix() for name in files if _is_file(here / name))
-
-    def _inside(self, path: str) -> bool:
-        try:
-            return (self.root / path).resolve().is_relative_to(self.root.resolve())
-        except (OSError, RuntimeError):
-            return False
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except (OSError, ValueError):
-        return False
-
-
-def _regex(glob: str) -> str:
-    """`*` and `?` stay within a name, `**/` is any folders or none, `**` at the end all that is below."""
-    out, at = "", 0
-    while at < len(glob):
-        if glob.startswith("**/", at):
-            out, at = out + "(?:.*/)?", at + 3
-        elif glob.startswith("**", at):
-            out, at = out + ".*", at + 2
-        elif match := re.compile(r"\[([!^]?)(\]?[^\]/]*)\]").match(glob, at):
-            out, at = out + f"[{'^/' if match[1] else ''}{_set(match[2])}]", match.end()
-        else:
-            out, at = out + {"*": "[^/]*", "?": "[^/]"}.get(glob[at], re.escape(glob[at])), at + 1
-    return out
-
-
-def _set(members: str) -> str:
-    return re.sub(r"([\\\[\]^&~|])", r"\\\1", members)
-
-
 # ---- the study -------------------------------------------------------------------------------------------------------
 
 
-def _built(document: Document, source: _Source, checks: _Checks) -> StudyFile:
+def _built(document: Document, source: _Source, checks: Checks) -> StudyFile:
     program = document.policy.program_file
     return StudyFile(
         terms=_terms(document, checks),
@@ -781,7 +457,7 @@ def _built(document: Document, source: _Source, checks: _Checks) -> StudyFile:
     )
 
 
-def _terms(document: Document, checks: _Checks) -> Terms:
+def _terms(document: Document, checks: Checks) -> Terms:
     target, policy, objective = document.target, document.policy, document.objective
     low_high = objective.plausible
     comparability = _comparability(document)

@@ -1,0 +1,218 @@
+"""What is wrong with a study file although each key by itself is right: keys that contradict each other or the disk.
+
+Reads folders and files, to find what globs match and to hash what is frozen; writes nothing and raises nothing.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from metaloop import schema
+from metaloop.globs import Tree, by_place, exists, is_dir, same
+from metaloop.schema import Document, Fault, RangeKeys, dotted, found
+from metaloop.values import Domain, Objective, Scalar, Space, accept
+from metaloop.yaml12 import Place
+
+NEEDS_SPACE = frozenset({"grid", "random", "tpe", "cmaes", "gp", "nsga2", "auto", "llm"})
+MOST_GRID = 1_000_000  # points a parameter, held in memory by whoever walks them
+FOLDERS = frozenset({"artifacts_dir", "versions_dir"})
+
+
+class Checks:
+    """Checks across keys and against the disk. Each is skipped where a key that it reads is faulty already."""
+
+    def __init__(self, document: Document, base: Path, path: Path | None, stem: str, faulty: frozenset[str]) -> None:
+        self.document, self.path, self.faulty = document, path, faulty
+        self.name = document.name or stem
+        self.space: Space = {name: schema.domain(value) for name, value in document.policy.params.items()}
+        self.base = Path(os.path.abspath(base))  # noqa: PTH100  (not resolved: links stay as written)
+        self.frozen: dict[str, str] = {}
+        self.mutable: tuple[str, ...] = ()
+        self.telemetry: dict[str, Path] = {}
+
+    def all(self) -> list[Fault]:
+        return [
+            *self._study_name(),
+            *self._objective(),
+            *self._target(),
+            *self._parameters(),
+            *self._points(),
+            *self._model(),
+            *self._lanes(),
+            *self._files(),
+            *self._telemetry(),
+        ]
+
+    def sound(self, *keys: str) -> bool:
+        """None of these keys, nor anything in them or around them, has a fault."""
+        around = [(key, bad) for key in keys for bad in self.faulty]
+        return not any(
+            bad == key or bad.startswith((f"{key}.", f"{key}[")) or key.startswith((f"{bad}.", f"{bad}["))
+            for key, bad in around
+        )
+
+    def _study_name(self) -> Iterator[Fault]:
+        if self.document.name is None and (problem := schema.name_problem(self.name)):
+            yield Fault(("name",), f"{problem} from the file's name; add name: NAME")
+
+    def _objective(self) -> Iterator[Fault]:
+        keys = self.document.objective
+        if not self.sound("objective"):
+            return
+        objective = Objective(keys.metric, keys.direction)
+        if keys.target is not None and keys.ceiling is not None and objective.better(keys.target, keys.ceiling):
+            message = (
+                f"expected a target that ceiling {keys.ceiling:g} allows, found {keys.target:g}; no value can reach it"
+            )
+            yield Fault(("objective", "target"), message)
+        if keys.plausible is None:
+            return
+        low, high = keys.plausible
+        if not low < high:
+            yield Fault(
+                ("objective", "plausible"), f"expected [low, high] with low below high, found [{low:g}, {high:g}]"
+            )
+        elif keys.target is not None and not low <= keys.target <= high:
+            message = f"expected a target within plausible, {low:g} to {high:g}; found {keys.target:g}"
+            yield Fault(("objective", "target"), message)
+
+    def _target(self) -> Iterator[Fault]:
+        target = self.document.target
+        if target.type == "basilica" and target.basilica is None and self.sound("target.basilica"):
+            yield Fault(
+                ("target", "basilica"), "expected this key with target.type basilica; add basilica: {image: IMAGE}"
+            )
+        if not self.sound("target.workdir"):
+            return
+        workdir = self.base / target.workdir
+        if not is_dir(workdir):
+            what = "a file" if exists(workdir) else f"nothing at {workdir}"
+            yield Fault(("target", "workdir"), f"expected a folder, found {what}; create it or change workdir")
+
+    def _parameters(self) -> Iterator[Fault]:
+        policy = self.document.policy
+        if not self.sound("policy.type"):
+            return
+        if not policy.params and policy.type in NEEDS_SPACE and self.sound("policy.params"):
+            hint = "add params: {lr: [0.1, 0.01]}, or type: static to measure the command alone"
+            yield Fault(("policy", "params"), f"expected a parameter for policy.type {policy.type}, found none; {hint}")
+        for name, value in policy.params.items():
+            if problem := self._parameter_problem(policy.type, value, self.space[name]):
+                yield Fault(("policy", "params", name), problem)
+
+    def _parameter_problem(self, policy: str, value: object, domain: Domain) -> str | None:
+        count = domain.size()
+        if policy == "static":
+            what = "a range" if count is None else f"{count} values"
+            return None if count == 1 else f"expected one value with policy.type static, found {what}; write one"
+        if not isinstance(value, list | RangeKeys):
+            return (
+                f"expected a list of choices or a range {{low, high}}, found {found(value)}; write [{value}] to fix it"
+            )
+        if policy != "grid":
+            return None
+        if count is None:
+            return "expected choices or a range with a step for policy.type grid, found a continuum; add step: NUMBER"
+        if count > MOST_GRID:
+            return f"expected at most {MOST_GRID} values for policy.type grid, found {count}; add or widen step"
+        return None
+
+    def _points(self) -> Iterator[Fault]:
+        if not self.sound("policy.params"):
+            return
+        seen: list[Mapping[str, Scalar]] = []
+        for index, point in enumerate(self.document.policy.start):
+            held = accept(self.space, point)
+            if isinstance(held, str):
+                yield Fault(("policy", "start", index), f"expected a point of the space; {held}")
+            elif held in seen:
+                yield Fault(("policy", "start", index), "expected each point once, found it again; remove one")
+            else:
+                seen.append(held)
+        baseline = self.document.baseline
+        if isinstance(baseline, schema.BaselineKeys) and baseline.params is not None:
+            held = accept(self.space, baseline.params)
+            if isinstance(held, str):
+                yield Fault(("baseline", "params"), f"expected a point of the space; {held}")
+
+    def _model(self) -> Iterator[Fault]:
+        policy = self.document.policy
+        if policy.type != "llm":
+            return
+        for key, value in (("llm_api_url", policy.llm_api_url), ("llm_model", policy.llm_model)):
+            if value is None and self.sound(f"policy.{key}"):
+                yield Fault(("policy", key), "expected this key with policy.type llm, found nothing; add it")
+
+    def _lanes(self) -> Iterator[Fault]:
+        controller = self.document.controller
+        if not self.sound("controller.parallel", "controller.order", "controller.window"):
+            return
+        if controller.order == "strict" and controller.lanes() > controller.window:
+            hint = f"add controller.window: {controller.lanes()}, or controller.order: free"
+            message = f"expected at most {controller.window} lanes (controller.window) with order strict"
+            yield Fault(("controller", "parallel"), f"{message}, found {controller.lanes()}; {hint}")
+
+    # ---- files
+
+    def _files(self) -> Iterator[Fault]:
+        policy = self.document.policy
+        if not self.sound("target.workdir") or not is_dir(self.base / self.document.target.workdir):
+            return
+        tree = Tree(self.base / self.document.target.workdir)
+        faults: list[Fault] = []
+        mutable = tree.matched(by_place("mutable", policy.mutable_file, policy.mutable), faults)
+        frozen = tree.matched(by_place("frozen", policy.frozen_file, policy.frozen), faults)
+        held = {tree.resolved(path): at for path, at in frozen.items()}
+        for path, at in mutable.items():
+            if (other := held.get(tree.resolved(path))) is not None:
+                message = f"{path!r} is both mutable and frozen ({dotted(other)}); take it out of one of them"
+                faults.append(Fault(at, message))
+        self.mutable = tuple(sorted(mutable))
+        self.frozen = self._hashes(tree, frozen, faults)
+        if policy.program_file is not None and not (self.base / policy.program_file).is_file():
+            faults.append(
+                Fault(("policy", "program_file"), f"expected a file, found none at {self.base / policy.program_file}")
+            )
+        yield from faults
+
+    def _hashes(self, tree: Tree, frozen: Mapping[str, Place], faults: list[Fault]) -> dict[str, str]:
+        """The content of every frozen file but the study's own: what that may not change is in the terms."""
+        hashes: dict[str, str] = {}
+        for path in sorted(frozen):
+            if self.path is not None and same(tree.root / path, self.path):
+                continue
+            try:
+                with (tree.root / path).open("rb") as file:
+                    hashes[path] = hashlib.file_digest(file, "sha256").hexdigest()
+            except OSError as error:
+                faults.append(
+                    Fault(frozen[path], f"expected a file that can be read, found {path!r}: {error.strerror}")
+                )
+        return hashes
+
+    def _telemetry(self) -> Iterator[Fault]:
+        named = {("controller", "checkpoint_path"): self.document.controller.checkpoint_path}
+        named |= {("telemetry", key): getattr(self.document.telemetry, key) for key in schema.KEYS["telemetry"]}
+        taken: dict[Path, str] = {}
+        for (section, key), text in named.items():
+            if text is None:
+                continue
+            path = Path(os.path.abspath(self.base / text))  # noqa: PTH100  (`..` goes, links stay)
+            if problem := self._output_problem(key, path, taken):
+                yield Fault((section, key), problem)
+            taken[path] = f"{section}.{key}"
+            self.telemetry[key] = path
+
+    def _output_problem(self, key: str, path: Path, taken: Mapping[Path, str]) -> str | None:
+        if path in taken:
+            return f"expected a path of its own, found that of {taken[path]}"
+        if self.path is not None and same(path, self.path):
+            return "expected a path to write to, found the study file itself"
+        if any(same(path, self.base / self.document.target.workdir / frozen) for frozen in self.frozen):
+            return "expected a path to write to, found a frozen file"
+        if key in FOLDERS and exists(path) and not is_dir(path):
+            return f"expected a folder, found a file at {path}"
+        if key not in FOLDERS and is_dir(path):
+            return f"expected a file, found a folder at {path}"
+        return None
