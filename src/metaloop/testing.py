@@ -448,6 +448,22 @@ class ProcessExecutorConformance(ExecutorConformance):
         step = self.outcome(tmp_path, (*PYTHON, script), timeout_s=0.3, grace_s=0.2).steps[0]
         assert (step.signal, step.limit) == (signal.SIGKILL, "wall")
 
+    def test_a_second_stop_does_not_cut_the_grace_short(self, tmp_path: Path) -> None:
+        async def story(executor: Executor) -> None:
+            script = "trap 'sleep 0.3; echo bye; exit 3' TERM; touch ready; while :; do sleep 0.02; done"
+            job = msgspec.structs.replace(self.job(tmp_path, ("sh", "-c", script)), grace_s=10.0)
+            handle = await executor.start(job)
+            await executor.release(handle)
+            while not (tmp_path / "ready").exists():
+                await asyncio.sleep(0.01)
+            stopping = asyncio.create_task(executor.stop(handle))
+            await asyncio.sleep(0.1)
+            second = ended(await executor.stop(handle))
+            assert second == await stopping
+            assert (second.steps[0].exit, second.steps[0].limit, second.steps[0].stdout) == (3, "stopped", "bye\n")
+
+        self.alone(tmp_path, story)
+
     def test_output_beyond_the_cap_is_dropped_and_head_and_tail_are_kept(self, tmp_path: Path) -> None:
         cap = 100_000
         script = "import sys; sys.stdout.write('HEAD' + 'x' * 20_000_000 + 'TAIL\\n'); sys.stderr.write('e' * 99)"
@@ -523,11 +539,13 @@ class ProcessExecutorConformance(ExecutorConformance):
         os.environ["METALOOP_CANARY"] = "secret"
         try:
             script = "import os; print(*sorted(os.environ)); print(os.environ['A'], len(os.listdir('/proc/self/fd')))"
-            env = {"A": "ü b", "LC_ALL": "C.UTF-8"}
-            step = self.outcome(tmp_path, (*PYTHON, script), env=env).steps[0]
+            env = {"A": "a", "LC_ALL": "C.UTF-8"}
+            steps = (Step("one", (*PYTHON, script), 30.0, {"A": "ü b", "B": ""}), Step("two", (*PYTHON, script), 30.0))
+            one, two = self.outcome(tmp_path, env=env, steps=steps).steps
         finally:
             del os.environ["METALOOP_CANARY"]
-        assert step.stdout == "A HOME LC_ALL METALOOP_LANE TMPDIR\nü b 4\n"
+        assert one.stdout == "A B HOME LC_ALL METALOOP_LANE TMPDIR\nü b 4\n"
+        assert two.stdout == "A HOME LC_ALL METALOOP_LANE TMPDIR\na 4\n"
 
     def test_home_and_tmp_are_its_own(self, tmp_path: Path) -> None:
         script = 'echo x > "$HOME/x"; echo y > "$TMPDIR/y"; echo "$HOME"; echo "$TMPDIR"'
@@ -545,7 +563,7 @@ class ProcessExecutorConformance(ExecutorConformance):
     def test_the_metrics_file_is_handed_over(self, tmp_path: Path) -> None:
         outcome = self._metrics(tmp_path, "printf '{\"acc\": 1}' > $METALOOP_METRICS")
         assert (outcome.metrics, outcome.metrics_problem) == ('{"acc": 1}', "")
-        assert outcome.output["metrics"] == digest(b'{"acc": 1}')
+        assert outcome.output["metrics.json"] == digest(b'{"acc": 1}')
 
     def test_without_a_metrics_file_there_are_no_metrics(self, tmp_path: Path) -> None:
         outcome = self._metrics(tmp_path, "true")
@@ -569,5 +587,5 @@ class ProcessExecutorConformance(ExecutorConformance):
 
     def _metrics(self, tmp_path: Path, *scripts: str) -> Outcome:
         job = self.job(tmp_path, *(("sh", "-c", script) for script in scripts))
-        job = msgspec.structs.replace(job, env={**job.env, "METALOOP_METRICS": f"{job.dir}/metrics.json"})
+        job = msgspec.structs.replace(job, env={**job.env, "METALOOP_METRICS": f"{job.dir}/{job.metrics}"})
         return self.alone(tmp_path, lambda executor: self.run(executor, job))

@@ -10,7 +10,7 @@ the end, result.json.
 Protocol: one JSON object a line over LANE_DIR/sock; one controller at a time, a second gets {"error": "busy"}.
 A request carries an "id", which its reply repeats. A HANDLE is {nonce, dir, pid, starttime, boot_id}.
   <- {"hello": 1, pid, starttime, boot_id}                    on connect
-  -> {"op": "start", "job": {nonce, dir, cwd, env, steps: [{name, argv, timeout}], limits, metrics?}}
+  -> {"op": "start", "job": {nonce, dir, cwd, env, steps: [{name, argv, timeout, env}], limits, metrics}}
   <- {"state": "blocked", "handle": HANDLE} | {"error": why}  forked, and waiting at its gate. End of file at the gate
                                                               (keeper died) or the socket (controller died): never runs
   -> {"op": "release" | "look" | "wait" | "stop", "handle": HANDLE}    idempotent; wait and stop answer at the end
@@ -148,7 +148,7 @@ def read_metrics(name: str, dirfd: int, cap: int) -> Record | None:
         os.close(fd)
     if len(data) > cap:
         return {"problem": f"the metrics file is larger than {cap} bytes"}
-    return {"text": data.decode(errors="replace"), "sha256": hashlib.sha256(data).hexdigest()}
+    return {"name": name, "text": data.decode(errors="replace"), "sha256": hashlib.sha256(data).hexdigest()}
 
 
 # ---- ending a tree ---------------------------------------------------------------------------------------------------
@@ -387,8 +387,9 @@ def cap_files(files: int | None) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
 
 
-def become(argv: list[str], job: Record, fds: tuple[int, int, int], lane: str, parent: int) -> NoReturn:
+def become(step: Record, job: Record, fds: tuple[int, int, int], lane: str, parent: int) -> NoReturn:
     """The forked child: waits at its gate, then turns into the program. It keeps nothing but fds 0 to 2."""
+    argv = step["argv"]
     try:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
@@ -409,7 +410,7 @@ def become(argv: list[str], job: Record, fds: tuple[int, int, int], lane: str, p
         os.chdir(job["cwd"])
         cap_files(job["limits"].get("files"))
         own = {"HOME": job["dir"] + "/home", "TMPDIR": job["dir"] + "/tmp", MARK: lane}
-        os.execvpe(argv[0], argv, {**job["env"], **own})
+        os.execvpe(argv[0], argv, {**job["env"], **step["env"], **own})
     except BaseException as error:
         why = error.strerror if isinstance(error, OSError) else repr(error)
         text = f"metaloop: cannot start {argv[0]!r} in {job['cwd']!r}: {why}\n"
@@ -447,7 +448,7 @@ class Process:
         try:
             self.pid = os.fork()
             if not self.pid:
-                become(self.step["argv"], job, (gate, writers[0], writers[1]), lane, me)
+                become(self.step, job, (gate, writers[0], writers[1]), lane, me)
             self.pidfd = os.pidfd_open(self.pid)
         finally:
             for fd in (gate, *writers):
@@ -460,11 +461,6 @@ class Process:
             os.write(self.gate, b"g")
         except BrokenPipeError:  # somebody killed it while it waited; its end is noticed like any other
             pass
-
-    def exited(self) -> bool:
-        poll = select.poll()
-        poll.register(self.pidfd, select.POLLIN)
-        return bool(poll.poll(0))
 
     def terminate(self) -> None:
         """Asks its process group to end; a group that is not there yet has the whole grace to be killed."""
@@ -563,21 +559,23 @@ class Trial:
         self.records.append(record)
         if record["exit"] != 0 or record["limit"] or not record["clean"] or len(self.records) == len(self.job["steps"]):
             return False
-        if metrics := self.job.get("metrics"):  # the metrics are those of the last step, and nobody else's
-            try:
-                os.rename(metrics, f"{record['name']}.metrics", src_dir_fd=self.dir, dst_dir_fd=self.dir)
-            except FileNotFoundError:
-                pass
-            except OSError as error:
-                return self.broken(error)
         try:
+            self.set_aside(f"{record['name']}.metrics")
             self.process = Process(*self.parts())
         except OSError as error:
-            return self.broken(error)
+            self.broken(error)
+            return False
         self.run()
         return True
 
-    def broken(self, error: OSError) -> bool:
+    def set_aside(self, name: str) -> None:
+        """The metrics are those of the last step: what an earlier one left under their name is not."""
+        try:
+            os.rename(self.job["metrics"], name, src_dir_fd=self.dir, dst_dir_fd=self.dir)
+        except FileNotFoundError:
+            pass
+
+    def broken(self, error: OSError) -> None:
         """The next step could not be started: recorded like a program that is not there, and told on its stderr."""
         step = self.job["steps"][len(self.records)]
         text = f"metaloop: cannot start step {step['name']!r}: {error}\n".encode(errors="backslashreplace")
@@ -591,7 +589,6 @@ class Trial:
             told = empty
         record = {"name": step["name"], "exit": 127, "signal": None, "limit": None, "clean": True, "hits": {}}
         self.records.append({**record, "enforced": [], "wall_s": 0.0, "kill_s": 0.0, "out": empty, "err": told})
-        return False
 
     def result(self) -> Record:
         """After the last tree is dead."""
@@ -599,14 +596,13 @@ class Trial:
             os.fchmod(self.dir, 0o700)  # the job may have closed it to us
         except OSError:
             pass
-        metrics, cap = self.job.get("metrics"), self.limits.get("metrics_cap", 1 << 16)
         return {
             **self.handle,
             "ran": self.released is not None,
             "blocked_s": (self.released or now()) - self.begun,
             "unix": time.time(),
             "steps": self.records,
-            "metrics": read_metrics(metrics, self.dir, cap) if metrics else None,
+            "metrics": read_metrics(self.job["metrics"], self.dir, self.limits["metrics_cap"]),
         }
 
     def publish(self, result: Record) -> None:
@@ -720,12 +716,12 @@ class Keeper:
             return {"state": "quit"}
         return self.control(request["op"], request["handle"], request["id"])
 
-    def start(self, job: Record) -> Record:
+    def start(self, job: Record) -> Record | None:
         if self.trial:
             return {"error": "the lane runs another job"}
-        if not self.ours():
+        if not self.ours():  # deleted under us: no answer, and the keeper of the new folder is asked again
             self.quit = True
-            return {"error": f"the lane's folder {self.lane!r} was deleted; start again"}
+            return None
         try:
             os.waitpid(-1, os.WNOHANG)
             return {"error": "the job before left processes that cannot be killed (uninterruptible sleep)"}
@@ -754,8 +750,8 @@ class Keeper:
             trial.release()
         elif op in ("wait", "stop"):
             trial.waiters.append(request)
-            if op == "stop":
-                self.stop(trial)
+            if op == "stop" and trial.ending is None:  # asked twice is asked once: a grace is not cut short
+                self.end(trial, "stopped")
             return None
         return self.look(handle)
 
@@ -772,13 +768,6 @@ class Keeper:
         return {"state": "gone"}
 
     # -- the job's end
-
-    def stop(self, trial: Trial) -> None:
-        """A stop that is already under way is only waited for: asked twice is asked once."""
-        if trial.released is not None and trial.ending is None and trial.process.exited():
-            self.over(trial, None)
-        if self.trial is trial and trial.ending is None:
-            self.end(trial, "stopped")
 
     def end(self, trial: Trial, why: str) -> None:
         """For a limit or a stop: SIGTERM first where the job has a grace; the end when that is over."""

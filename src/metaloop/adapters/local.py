@@ -23,8 +23,6 @@ from metaloop.errors import ExecutorError, Refusal
 from metaloop.roles import Gone, Job, Outcome, Running, Step, StepOutcome
 
 KEEPER = Path(__file__).with_name("keeper.py")
-METRICS_VARIABLE = "METALOOP_METRICS"
-METRICS_FILE = "metrics.json"
 METRICS_CAP = 64 << 10
 BUSY = 75  # the launcher's exit code when another keeper serves the lane
 PATIENCE_S = 10.0  # how long a keeper may take to answer at all
@@ -45,10 +43,9 @@ class Handle(msgspec.Struct, frozen=True):
 class LocalExecutor:
     """`roles.Executor` on this machine, one keeper a lane in `lanes_dir/LANE`, launched when the lane is first used.
 
-    The metrics file of a job is the one that its environment names in METALOOP_METRICS, a name directly in `job.dir`;
-    without one it is `metrics.json` there. It holds what the last step wrote: an earlier step's is moved aside. A job
-    that was stopped before its release has an outcome (`stopped`); one whose controller died before is `Gone`, and its
-    folder with it. `stop` gives the tree `grace_s` after SIGTERM, like a limit does; `close` does not.
+    The metrics file holds what the last step wrote: an earlier step's is set aside as STEP.metrics. A job that was
+    stopped before its release has an outcome (`stopped`); one whose controller died before is `Gone`, and its folder
+    with it. `stop` gives the tree `grace_s` after SIGTERM, like a limit does; `close` does not.
 
     Where no control group is writable, memory and processes are not limited: `result.json` in the job's folder says
     under `enforced` what held. Raises `Refusal` from `start`, and `ExecutorError` where a lane cannot be used at all.
@@ -65,7 +62,7 @@ class LocalExecutor:
         except OSError as error:
             raise Refusal(f"{Path(job.dir).parent}: cannot keep a trial here: {error.strerror}") from error
         wire = _wire(job, self._output_total)
-        answer = await self._lane(job.lane).call("start", job=wire)
+        answer = await self._lane(job.lane).ask("start", job=wire)
         if answer.error or answer.handle is None:
             raise Refusal(f"lane {job.lane}: {answer.error or 'the keeper gave no handle'}")
         return msgspec.json.encode(Handle(job.lane, **msgspec.structs.asdict(answer.handle))).decode()
@@ -99,7 +96,7 @@ class LocalExecutor:
             return Gone()  # no executor of this kind ever gave it
         fields = msgspec.structs.asdict(handle)
         del fields["lane"]
-        answer = await self._lane(handle.lane).ask(op, fields)
+        answer = await self._lane(handle.lane).ask(op, handle=fields)
         if answer.error:
             raise ExecutorError(f"lane {handle.lane}: {answer.error}")
         if answer.state == "done" and answer.result is not None:
@@ -115,17 +112,6 @@ def resolve_program(argv: Sequence[str], cwd: str, path: str) -> str | None:
         return shutil.which(os.path.join(cwd, argv[0]))  # noqa: PTH118 - Path would drop a leading ./ and a trailing /
     places = (str(Path(cwd, place)) for place in path.split(os.pathsep))
     return shutil.which(argv[0], path=os.pathsep.join(places))
-
-
-def metrics_name(job: Job) -> str:
-    """The name of the job's metrics file in its folder. Raises Refusal where it would lie elsewhere."""
-    named = job.env.get(METRICS_VARIABLE)
-    if named is None:
-        return METRICS_FILE
-    path = Path(job.cwd, named)
-    if path.parent != Path(job.dir) or path.name in ("", ".", ".."):
-        raise Refusal(f"{METRICS_VARIABLE} is {named!r}; expected a name directly in the job's folder {job.dir!r}")
-    return path.name
 
 
 # ---- the keeper's protocol -------------------------------------------------------------------------------------------
@@ -150,6 +136,7 @@ class _StepRecord(msgspec.Struct, frozen=True):
 
 
 class _Metrics(msgspec.Struct, frozen=True):
+    name: str = ""
     text: str | None = None
     sha256: str = ""
     problem: str = ""
@@ -194,7 +181,10 @@ def _wire(job: Job, output_total: int | None) -> dict[str, object]:
         raise Refusal(f"job {job.nonce!r}: expected step names that differ and are words, found {names!r}")
     if not Path(job.dir).is_absolute():
         raise Refusal(f"job {job.nonce!r}: expected an absolute folder, found {job.dir!r}")
-    texts = (job.dir, job.cwd, *itertools.chain(*job.env.items(), *(step.argv for step in job.steps)))
+    if not job.metrics or "/" in job.metrics or job.metrics in (".", "..", "home", "tmp", "result.json", "result.tmp"):
+        raise Refusal(f"job {job.nonce!r}: expected a name of its own for the metrics file, found {job.metrics!r}")
+    variables = itertools.chain(job.env.items(), *(step.env.items() for step in job.steps))
+    texts = (job.dir, job.cwd, job.metrics, *itertools.chain(*variables, *(step.argv for step in job.steps)))
     if bad := next((text for text in texts if "\0" in text), None):
         raise Refusal(f"job {job.nonce!r}: expected text without NUL, found {bad!r}")
     limits = {
@@ -213,12 +203,12 @@ def _wire(job: Job, output_total: int | None) -> dict[str, object]:
         "env": job.env,
         "steps": [_wire_step(step) for step in job.steps],
         "limits": limits,
-        "metrics": metrics_name(job),
+        "metrics": job.metrics,
     }
 
 
 def _wire_step(step: Step) -> dict[str, object]:
-    return {"name": step.name, "argv": step.argv, "timeout": step.timeout_s}
+    return {"name": step.name, "argv": step.argv, "timeout": step.timeout_s, "env": step.env}
 
 
 def _ended(found: Running | Outcome | Gone) -> Outcome | Gone:
@@ -246,7 +236,7 @@ def _outcome(result: _Result) -> Outcome:
         steps.append(StepOutcome(step.name, step.exit, step.signal, step.limit, step.wall_s, out, err))
     metrics = result.metrics or _Metrics()
     if metrics.text is not None:
-        output["metrics"] = metrics.sha256
+        output[metrics.name] = metrics.sha256
     return Outcome(tuple(steps), metrics.text, metrics.problem, output)
 
 
@@ -286,21 +276,17 @@ class _Lane:
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
 
-    async def ask(self, op: str, handle: dict[str, object]) -> _Answer:
-        """A request that may be repeated: a keeper that dies is replaced, and its successor asked."""
-        for _ in range(2):
+    async def ask(self, op: str, **fields: object) -> _Answer:
+        """A keeper that dies before it answers is replaced, and its successor asked.
+
+        That holds for `start` too: what the dead one may have forked was never released, and never runs.
+        """
+        for _ in range(3):
             try:
-                return await self._call(op, handle=handle)
+                return await self._call(op, **fields)
             except _Lost:
                 continue
-        return await self.call(op, handle=handle)
-
-    async def call(self, op: str, **fields: object) -> _Answer:
-        """A request that may not be repeated. Raises ExecutorError where the keeper goes away before it answers."""
-        try:
-            return await self._call(op, **fields)
-        except _Lost as lost:
-            raise ExecutorError(f"the keeper in {self._path} went away; see keeper.log there") from lost
+        raise ExecutorError(f"three keepers in {self._path} went away before they answered; see keeper.log there")
 
     async def close(self, keep: bool) -> None:
         if self._writer is None or self._reading is None:
