@@ -156,7 +156,10 @@ def needs_a_score(view, proposals, memory):
         (only_eight, "test_a_finite_space_is_used_up_and_then_nothing_is_proposed"),
         (untyped, "test_proposals_are_points_of_the_space_in_its_own_types"),
         (needs_a_score, "test_it_concludes_whatever_the_history"),
-        (lambda v, p, m: (Proposal(params.draw(v.space, v.rng("x")), ""),), "test_every_proposal_says_who_made_it"),
+        (
+            lambda v, p, m: (Proposal(params.draw(v.space, v.rng("x")), ""),),
+            "test_every_proposal_says_who_made_it_and_in_a_roomy_space_that_is_the_policy",
+        ),
         (
             lambda v, p, m: (Proposal(params.draw(v.space, Random(v.index)), "x"),),
             "test_another_seed_proposes_something_else",

@@ -283,8 +283,10 @@ class PolicyConformance:
                 assert not isinstance(values, str), values
                 assert _typed(values) == _typed(change.values), change
 
-    def test_every_proposal_says_who_made_it(self) -> None:
-        assert all(proposal.by for proposal in self.bench(self.wide).run(self.policy(self.wide, 0), self.rounds))
+    def test_every_proposal_says_who_made_it_and_in_a_roomy_space_that_is_the_policy(self) -> None:
+        for proposal in self.bench(self.wide).run(self.policy(self.wide, 0), self.rounds):
+            assert proposal.by, proposal
+            assert not proposal.fallback, proposal
 
     def test_it_remembers_nothing_that_the_view_does_not_show(self) -> None:
         """Any view, shown again in any order to a new policy or to one that saw other studies, is answered the same."""

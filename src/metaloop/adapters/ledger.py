@@ -97,11 +97,9 @@ def open_ledger(folder: Path, *, create: bool = True) -> SqliteLedger:
             f"{folder}: cannot keep a study here: {error.strerror}; choose another place: --dir"
         ) from error
     try:
-        head = _read_head(folder)
-        if head is not None and not (folder / FILE).exists():
-            raise Damaged(f"{folder / FILE}: gone, though {HEAD} says it held {head[0]} entries; put the file back")
-        db = _connect(folder / FILE)
-        return SqliteLedger(folder, db, lock)
+        if not (folder / FILE).exists():
+            _refuse_empty(folder)
+        return SqliteLedger(folder, _connect(folder / FILE), lock)
     except BaseException:
         os.close(lock)
         raise
@@ -111,12 +109,12 @@ def read_ledger(folder: Path) -> Iterator[Entry]:
     """The entries of a study, for a reader: takes no lease, never writes, and may run while a controller appends."""
     path = folder / FILE
     if not path.exists():
-        if (folder / HEAD).exists():
-            raise Damaged(f"{path}: gone, though {HEAD} is there; put the file back")
+        _refuse_empty(folder)
         raise UsageError(f"{folder}: no study here; expected {FILE} in it: start one with `metaloop run FILE`")
     with _refusing(path), contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
         db.execute("pragma busy_timeout = 10000")
         if db.execute("pragma user_version").fetchone()[0] == 0:
+            _refuse_empty(folder)
             return
         db.execute("begin")  # one snapshot for rows and head
         place = 0
@@ -200,6 +198,13 @@ def _check_head(folder: Path, place: int, db: sqlite3.Connection) -> None:
         raise Damaged(f"{folder / FILE}: ledger damaged: entry {head[0]} is not the one that was written; restore it")
 
 
+def _refuse_empty(folder: Path) -> None:
+    """A file without rows is new only where no head remembers any."""
+    if (head := _read_head(folder)) is not None:
+        what = "is empty" if (folder / FILE).exists() else "is gone"
+        raise Damaged(f"{folder / FILE}: ledger damaged: it {what} and held {head[0]} entries; restore it from a copy")
+
+
 def _head(place: int, link: str) -> bytes:
     line = f"{place} {link}"
     return f"{line} {hashlib.sha256(line.encode()).hexdigest()[:8]}".ljust(_WIDTH - 1).encode() + b"\n"
@@ -250,6 +255,8 @@ def _connect(path: Path) -> sqlite3.Connection:
             db = sqlite3.connect(path, isolation_level=None, timeout=30)
             db.execute("pragma busy_timeout = 30000")
             version = db.execute("pragma user_version").fetchone()[0]
+            if version == 0:
+                _refuse_empty(path.parent)
             db.execute("pragma journal_mode = wal")
             db.execute("pragma synchronous = full")
             if version == 0:

@@ -114,7 +114,8 @@ class _Found:
     def _token(self, name: str, token: str) -> None:
         if name == "valid" and token.lower() in ("false", "0"):
             self.invalid = "it reported itself invalid"
-        self._put(name, float(token) if _NUMBER.fullmatch(token) else token)
+        number = float(token) if _NUMBER.fullmatch(token) else math.inf
+        self._put(name, number if math.isfinite(number) else token)
 
     def _object(self, text: str) -> bool:
         try:

@@ -1,0 +1,195 @@
+"""The ledger on disk: nothing acknowledged is lost, nothing damaged is believed, and one controller holds it."""
+
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metaloop.adapters.ledger import FILE, HEAD, controller, integrity, open_ledger, read_ledger
+from metaloop.errors import Damaged, LedgerError, StudyBusy, UsageError
+from metaloop.events import Alerted, Finished, Started, decode, encode
+from metaloop.values import Failed, Ran
+
+
+def written(folder: Path, count: int = 50, checkpoint: bool = True) -> Path:
+    """A ledger of `count` entries, closed as after an orderly end, or left with all of it in the -wal file."""
+    ledger = open_ledger(folder)
+    list(ledger.read())
+    for number in range(count):
+        ledger.append(float(number), Alerted(f"entry {number}"))
+    if checkpoint:
+        ledger.close()
+        return folder
+    os._exit(0)
+
+
+def left_in_wal(folder: Path) -> None:
+    """The same by a process that dies at once: the -wal file stays."""
+    code = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import test_ledger as t; t.written(t.Path({str(folder)!r}), 50, False)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_what_was_appended_is_read_in_order(tmp_path: Path) -> None:
+    written(tmp_path / "s")
+    entries = list(read_ledger(tmp_path / "s"))
+    assert [entry.place for entry in entries] == list(range(1, 51))
+    assert [entry.at for entry in entries] == [float(n) for n in range(50)]
+    assert entries[7].event == Alerted("entry 7")
+
+
+def test_a_second_controller_is_turned_away(tmp_path: Path) -> None:
+    """A27: exit code 75, and nothing is written."""
+    ledger = open_ledger(tmp_path / "s")
+    with pytest.raises(StudyBusy, match=str(os.getpid())):
+        open_ledger(tmp_path / "s")
+    assert controller(tmp_path / "s") == os.getpid()
+    ledger.close()
+    assert controller(tmp_path / "s") is None
+    open_ledger(tmp_path / "s").close()
+
+
+def test_a_fact_that_may_stand_once_stands_once(tmp_path: Path) -> None:
+    """The same attempt cannot finish twice, and a commit is all or nothing."""
+    ledger = open_ledger(tmp_path / "s")
+    ledger.append(0.0, Started(1, 0, 1, 0, "h"), Finished(1, 0, 1, Ran({"a": 1.0})))
+    with pytest.raises(LedgerError):
+        ledger.append(0.0, Alerted("with it"), Finished(1, 0, 1, Failed("lost", "again")))
+    ledger.close()
+    assert len(list(read_ledger(tmp_path / "s"))) == 2
+
+
+def test_the_ledger_is_append_only(tmp_path: Path) -> None:
+    db = sqlite3.connect(written(tmp_path / "s") / FILE)
+    for statement in ("update event set at = 0", "delete from event"):
+        with pytest.raises(sqlite3.IntegrityError, match="append-only"):
+            db.execute(statement)
+    db.close()
+
+
+def change_a_digit(path: Path) -> None:
+    db = sqlite3.connect(path)
+    db.execute("drop trigger append_only_update")
+    db.execute("update event set body = replace(body, 'entry 20', 'entry 21') where place = 21")
+    db.commit()
+    db.close()
+
+
+def remove_a_row(path: Path) -> None:
+    db = sqlite3.connect(path)
+    db.execute("drop trigger append_only_delete")
+    db.execute("delete from event where place = 21")
+    db.commit()
+    db.close()
+
+
+def cut_the_tail(path: Path) -> None:
+    db = sqlite3.connect(path)
+    db.execute("drop trigger append_only_delete")
+    db.execute("delete from event where place > 40")
+    db.commit()
+    db.close()
+
+
+DAMAGE = {
+    "a digit changed": change_a_digit,
+    "a row removed": remove_a_row,
+    "the tail cut": cut_the_tail,
+    "half of the file gone": lambda path: os.truncate(path, path.stat().st_size // 2),
+    "the header overwritten": lambda path: path.open("r+b").write(b"not a database" * 20),
+    "an empty file": lambda path: os.truncate(path, 0),
+    "no file": lambda path: path.unlink(),
+    "another file": lambda path: path.write_text("hello"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_ledger_is_refused_and_never_started_afresh(tmp_path: Path, damage: str) -> None:
+    """Whatever the damage: exit code 6, for readers and for controllers, and not a byte is written."""
+    folder = written(tmp_path / "s")
+    DAMAGE[damage](folder / FILE)
+    before = (folder / FILE).read_bytes() if (folder / FILE).exists() else None
+    with pytest.raises(Damaged) as error:
+        list(read_ledger(folder))
+    assert str(folder / FILE) in str(error.value)
+    with pytest.raises(Damaged):
+        ledger = open_ledger(folder)
+        try:
+            list(ledger.read())
+        finally:
+            ledger.close()
+    if before is not None and damage != "an empty file":
+        assert (folder / FILE).read_bytes() == before
+
+
+def test_a_tail_lost_with_the_wal_file_is_noticed(tmp_path: Path) -> None:
+    """SQLite opens happily without its -wal file; the head record remembers what was there."""
+    left_in_wal(tmp_path / "s")
+    assert len(list(read_ledger(tmp_path / "s"))) == 50
+    wal = tmp_path / "s" / f"{FILE}-wal"
+    os.truncate(wal, wal.stat().st_size // 2)
+    with pytest.raises(Damaged, match=r"tail is lost|damaged"):
+        list(read_ledger(tmp_path / "s"))
+
+
+def test_a_head_that_lags_or_is_torn_does_no_harm(tmp_path: Path) -> None:
+    """It is never synced: after a power cut it may be old, or rubbish."""
+    folder = tmp_path / "s"
+    ledger = open_ledger(folder)
+    list(ledger.read())
+    ledger.append(0.0, Alerted("one"))
+    old = (folder / HEAD).read_bytes()
+    ledger.append(0.0, Alerted("two"))
+    ledger.close()
+    for content in (old, b"", b"\0" * 96, old[:30] + b"x" * 66):
+        (folder / HEAD).write_bytes(content)
+        assert len(list(read_ledger(folder))) == 2
+
+
+def test_a_head_of_another_history_is_refused(tmp_path: Path) -> None:
+    """Rows that were written anew, hashes and all, do not fit the head."""
+    one, other = written(tmp_path / "a"), tmp_path / "b"
+    ledger = open_ledger(other)
+    for number in range(50):
+        ledger.append(float(number), Alerted(f"other {number}"))
+    ledger.close()
+    (other / FILE).replace(one / FILE)
+    with pytest.raises(Damaged):
+        list(read_ledger(one))
+
+
+def test_a_folder_without_a_study_is_said_so(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no study here"):
+        list(read_ledger(tmp_path))
+    with pytest.raises(UsageError, match="no study here"):
+        open_ledger(tmp_path / "none", create=False)
+    assert not (tmp_path / "none").exists()
+
+
+def test_readers_see_whole_commits_while_a_controller_writes(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    ledger = open_ledger(folder)
+    for number in range(20):
+        ledger.append(0.0, Alerted(f"{number} a"), Alerted(f"{number} b"))
+        assert len(list(read_ledger(folder))) == 2 * (number + 1)
+    assert integrity(folder) == "ok"
+    ledger.close()
+
+
+def test_a_crash_while_it_is_made_leaves_nothing_in_the_way(tmp_path: Path) -> None:
+    """An empty file without a head is a ledger that never began."""
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / FILE).touch()
+    written(tmp_path / "s", 3)
+    assert len(list(read_ledger(tmp_path / "s"))) == 3
+
+
+@settings(max_examples=50)
+@given(st.text(), st.dictionaries(st.text(), st.floats(allow_nan=False, allow_infinity=False)))
+def test_what_is_encoded_is_decoded(text: str, metrics: dict[str, float]) -> None:
+    event = Finished(1, 2, 3, Ran(metrics, warnings=(text,)), exit=0, output={text: text})
+    assert decode(encode(event)) == event
