@@ -516,6 +516,7 @@ def test_the_first_process_dies_with_its_keeper_though_nobody_comes(tmp_path, to
         assert alive(pid)
         os.kill(keeper_of(executor), signal.SIGKILL)
         await until(lambda: not alive(pid))
+        assert await executor.look(handle) == Gone()
 
     told(story)
 
