@@ -90,9 +90,8 @@ class Range(Value, frozen=True, tag="range"):
         if self.whole and value != int(value):
             return None
         if self.step is not None:
-            nearest = self.low + round((value - self.low) / self.step) * self.step
-            if not math.isclose(value, nearest, rel_tol=1e-9, abs_tol=1e-12):
-                return None
+            point = self.nth(round((value - self.low) / self.step))
+            return point if math.isclose(value, point, rel_tol=1e-9, abs_tol=1e-12) else None
         return int(value) if self.whole else float(value)
 
     def at(self, fraction: float) -> Scalar:
@@ -100,12 +99,12 @@ class Range(Value, frozen=True, tag="range"):
         if (count := self.size()) is not None and not self.log:
             return self.nth(int(fraction * count))
         if not self.log:
-            return min(self.high, self.low + fraction * (self.high - self.low))
+            return float(min(self.high, self.low + fraction * (self.high - self.low)))
         low, high = (self.low, self.high) if not self.whole else (self.low - 0.5, self.high + 0.5)
         value = math.exp(math.log(low) + fraction * (math.log(high) - math.log(low)))
         value = min(self.high, max(self.low, value))
         if count is None:
-            return value
+            return float(value)
         return self.nth(min(count - 1, round((value - self.low) / (self.step or 1))))
 
     def nth(self, index: int) -> Scalar:

@@ -38,8 +38,10 @@ def reader(objective: Objective) -> Callable[[Outcome], Ran | Failed]:
             if (failure := _broken(step)) is not None:
                 kind, reason = failure
                 return Failed(kind, reason, seconds, step.stderr[-TAIL:])
-        found = _Found()
         last = outcome.steps[-1]
+        if last.name == "prepare":  # it is not measured
+            return Ran({}, seconds)
+        found = _Found()
         if outcome.metrics is not None:
             found.file(outcome.metrics)
         else:
