@@ -90,8 +90,9 @@ class Range(Value, frozen=True, tag="range"):
         if self.whole and value != int(value):
             return None
         if self.step is not None:
-            point = self.nth(round((value - self.low) / self.step))
-            return point if math.isclose(value, point, rel_tol=1e-9, abs_tol=1e-12) else None
+            index = round((value - self.low) / self.step)
+            near = math.isclose(value, self.low + index * self.step, rel_tol=1e-9, abs_tol=1e-12)
+            return self.nth(index) if near else None
         return int(value) if self.whole else float(value)
 
     def at(self, fraction: float) -> Scalar:

@@ -1,40 +1,63 @@
-"""The command line. Verbs live in modules of their own, loaded when they are typed; errors become one line and a code."""
+"""The command line. Verbs are loaded when they are typed; errors become one line and an exit code."""
 
 import os
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
 from typing import NoReturn
 
 from metaloop import __version__
 from metaloop.errors import MetaloopError
 
-VERBS = {
-    "demo": ("run:demo", "A real study on real data, without a key, in half a minute."),
-    "init": ("run:init", "Write a first study into a folder."),
-    "check": ("run:check", "Everything that is missing, at once, and the measured baseline."),
-    "run": ("run:run", "Start a study, or resume it: the same command does both."),
-    "run-one": ("run:run_one", "Try one set of parameters, as a trial of the study."),
-    "status": ("read:status", "Where a study stands, and its last trials."),
-    "watch": ("read:watch", "The same, live."),
-    "show": ("read:show", "All that is known of one trial."),
-    "best": ("read:best", "The parameters of the incumbent."),
-    "export": ("read:export", "The trials, as tables for other tools."),
-    "audit": ("read:audit", "Derive every proposal, score and decision again."),
-    "replay": ("read:replay", "Tell a study from its ledger, trial by trial."),
-    "gc": ("tidy:gc", "Remove what trials left on disk and nothing needs."),
+VERBS: dict[str, dict[str, tuple[str, str]]] = {
+    "Begin": {
+        "demo": ("run:demo", "a real study on real data, without a key, in half a minute"),
+        "init": ("run:init", "write a first study into a folder"),
+        "check": ("run:check", "everything that stands in the way of a study, at once"),
+    },
+    "Run": {
+        "run": ("run:run", "start a study, or resume it: the same line does both"),
+        "run-one": ("run:run_one", "try one set of parameters, as a trial of the study"),
+    },
+    "Look": {
+        "status": ("read:status", "where a study stands, and its last trials"),
+        "watch": ("read:watch", "the same, live"),
+        "show": ("read:show", "all that is known of one trial"),
+        "best": ("read:best", "the parameters of the incumbent, as JSON"),
+        "replay": ("read:replay", "tell a study from its ledger, trial by trial"),
+        "export": ("read:export", "the trials, as tables for other tools"),
+    },
+    "Keep": {
+        "audit": ("read:audit", "derive every proposal, score and decision again"),
+        "gc": ("tidy:gc", "remove what trials left on disk and nothing needs"),
+    },
 }
+ALL = {verb: told for group in VERBS.values() for verb, told in group.items()}
 
-HELP = """Improves something by experiment, alone, overnight: proposes a change, tries it in isolation, measures it, keeps
-what is better, and can show why.
+HELP = """metaloop improves something by experiment, alone, overnight: it proposes a change, tries it in isolation,
+measures it, keeps what is better, and can show why.
 
-    metaloop demo                                 a real study in half a minute
-    metaloop run study.yaml                       start it; the same line resumes it
-    metaloop run --cmd "python3 train.py" --metric acc --direction max --param lr=1e-5..1e-1:log
+  metaloop demo
+  metaloop run study.yaml
+  metaloop run --cmd "python3 train.py" --metric acc --direction max --param lr=1e-5..1e-1:log --param layers=1,2,3
+{verbs}
+A study is named by its file, its folder or its name, and by nothing where there is only one. `metaloop VERB --help`
+says more of a verb; --json gives one JSON document on stdout. A file alone is run: `metaloop study.yaml`.
 
-Exit codes: 0 done, 1 no improvement (with --fail-if-no-improvement), 2 usage or configuration, 3 baseline failed,
-4 nothing could be measured, 6 ledger damaged or audit failed, 75 another controller holds the study, 130 and 143
-interrupted (the same command resumes).
+Exit codes
+  0 done    1 no improvement (with --fail-if-no-improvement)    2 usage or configuration
+  3 baseline or preparation failed    4 nothing could be measured    6 ledger damaged, or audit failed
+  75 another controller holds the study    130, 143 interrupted: the same command goes on
 """
+
+
+def page() -> str:
+    """What `metaloop --help` prints."""
+    lines: list[str] = []
+    for group, verbs in VERBS.items():
+        lines += ["", group, *(f"  {verb:<9} {about}" for verb, (_, about) in verbs.items())]
+    return HELP.format(verbs="\n".join([*lines, ""]))
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
@@ -47,8 +70,14 @@ def run(argv: list[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a console that cannot show a letter shows a question mark
-    if argv and argv[0] not in VERBS and not argv[0].startswith("-"):
-        argv = ["run", *argv]
+    if not argv or argv[0] in ("--help", "-h", "help"):
+        print(page(), end="")
+        return 0
+    if argv[0] == "--version":
+        print(__version__)
+        return 0
+    if argv[0] not in ALL and not argv[0].startswith("-"):
+        argv = ["run", *argv] if _is_file(argv[0]) else argv
     try:
         return _dispatch(argv)
     except MetaloopError as error:
@@ -65,15 +94,24 @@ def run(argv: list[str]) -> int:
 def _dispatch(argv: list[str]) -> int:
     from cyclopts import App, CycloptsError
 
-    app = App(name="metaloop", help=HELP, version=__version__, help_format="plaintext", result_action="return_value")
-    for verb, (target, about) in VERBS.items():
-        app.command(f"metaloop.cli.{target}", name=verb, help=about)
+    verb = argv[0]
+    if verb not in ALL:
+        likely = get_close_matches(verb, ALL, n=1)
+        hint = f"did you mean {likely[0]!r}? " if likely else ""
+        return _failed(f"expected a verb or a study file, found {verb!r}; {hint}see `metaloop --help`", 2, argv)
+    target, _ = ALL[verb]
+    app = App(name="metaloop", help_format="plaintext", result_action="return_value")
+    app.command(f"metaloop.cli.{target}", name=verb)
     try:
         result = app(argv, exit_on_error=False, print_error=False)
     except CycloptsError as error:
-        verb = argv[0] if argv and argv[0] in VERBS else ""
-        return _failed(f"{' '.join(str(error).split())}; see `metaloop {verb + ' ' if verb else ''}--help`", 2, argv)
+        return _failed(f"{' '.join(str(error).split())}; see `metaloop {verb} --help`", 2, argv)
     return result if isinstance(result, int) else 0
+
+
+def _is_file(word: str) -> bool:
+    """Whether a first word is a study file that is meant to be run, and no verb that was mistyped."""
+    return Path(word).exists() or word.endswith((".yaml", ".yml"))
 
 
 def _failed(message: str, code: int, argv: Sequence[str]) -> int:

@@ -2,11 +2,16 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
 
 from metaloop.adapters.ledger import FILE, read_ledger
 from metaloop.errors import UsageError
 from metaloop.events import Entry
 from metaloop.study import Study, evolve
+
+Named = Annotated[str | None, Parameter(help="The study's file, folder or name; by default the only one there is.")]
 
 
 def folder(named: str | None) -> Path:

@@ -1,4 +1,4 @@
-"""The verbs that only read: status, watch, show, best, export, audit, replay. They take no lease and write no ledger."""
+"""The verbs that only read: status, watch, show, best, export, audit, replay. None takes the lease."""
 
 import contextlib
 import json as jsonlib
@@ -13,7 +13,7 @@ import msgspec
 from cyclopts import Parameter
 
 from metaloop.adapters.ledger import controller, integrity, read_ledger
-from metaloop.cli.find import Opened, folder, read
+from metaloop.cli.find import Named, Opened, folder, read
 from metaloop.cli.output import COLOURS, card, clean, counted, params_text, say, shown, tell, tell_json, trial_line
 from metaloop.errors import Damaged, UsageError
 from metaloop.events import Decided, Entry, Finished, Proposed, Refused
@@ -22,22 +22,17 @@ from metaloop.study import Study, Trial, evolve, fold
 from metaloop.values import digest
 
 Json = Annotated[bool, Parameter(name="--json", negative="", help="One JSON document on stdout, nothing else there.")]
-TABLE_FORMATS = Literal["tsv", "csv", "jsonl", "autoresearch", "autoresearch-rl", "canonical"]
+Format = Literal["tsv", "csv", "jsonl", "autoresearch", "autoresearch-rl", "canonical"]
 
 
 def status(
-    study: str | None = None,
+    study: Named = None,
     /,
     *,
     last: Annotated[int, Parameter(help="How many trials to show.")] = 10,
     json: Json = False,
 ) -> int:
-    """Where a study stands, and its last trials.
-
-    Parameters
-    ----------
-    study: Its file, folder or name; may be left out where there is only one.
-    """
+    """Where a study stands, and its last trials."""
     opened = read(study)
     if json:
         tell_json(_state(opened, last))
@@ -48,18 +43,13 @@ def status(
 
 
 def watch(
-    study: str | None = None,
+    study: Named = None,
     /,
     *,
     every: Annotated[float, Parameter(help="Seconds between looks.")] = 1.0,
     last: int = 15,
 ) -> int:
-    """The same as status, live, until the study ends or you press Ctrl-C. Without a terminal: a line a trial.
-
-    Parameters
-    ----------
-    study: Its file, folder or name; may be left out where there is only one.
-    """
+    """The same as status, live, until the study ends or you press Ctrl-C. Without a terminal: a line a trial."""
     where = folder(study)
     follow = _screen if sys.stdout.isatty() else _lines
     with contextlib.suppress(KeyboardInterrupt):
@@ -68,19 +58,13 @@ def watch(
 
 
 def show(
-    trial: int,
-    study: str | None = None,
+    trial: Annotated[int, Parameter(help="Its number; 0 is the baseline.")],
+    study: Named = None,
     /,
     *,
     json: Json = False,
 ) -> int:
-    """All that is known of one trial: proposal, runs, metrics, decision, and what it wrote.
-
-    Parameters
-    ----------
-    trial: Its number; 0 is the baseline.
-    study: Its file, folder or name; may be left out where there is only one.
-    """
+    """All that is known of one trial: proposal, runs, metrics, decision, and what it wrote."""
     opened = read(study)
     if trial not in opened.study.trials:
         there = opened.study.trials
@@ -101,17 +85,12 @@ def show(
 
 
 def best(
-    study: str | None = None,
+    study: Named = None,
     /,
     *,
     json: Json = False,
 ) -> int:
-    """The parameters of the incumbent, as JSON, to paste or to pipe.
-
-    Parameters
-    ----------
-    study: Its file, folder or name; may be left out where there is only one.
-    """
+    """The parameters of the incumbent, as JSON, to paste or to pipe."""
     opened = read(study)
     incumbent = opened.study.incumbent
     if incumbent is None:
@@ -128,19 +107,13 @@ def best(
 
 
 def export(
-    study: str | None = None,
+    study: Named = None,
     /,
     *,
-    format: TABLE_FORMATS = "tsv",
+    format: Annotated[Format, Parameter(help="autoresearch has five columns, autoresearch-rl fourteen.")] = "tsv",
     out: Annotated[Path | None, Parameter(help="A file, instead of stdout.")] = None,
 ) -> int:
-    """The trials, as tables for other tools.
-
-    Parameters
-    ----------
-    study: Its file, folder or name; may be left out where there is only one.
-    format: tsv, csv, jsonl, autoresearch (five columns), autoresearch-rl (fourteen), canonical (JSON).
-    """
+    """The trials, as tables for other tools."""
     from metaloop.exports import TABLES
 
     lines = [_canonical(folder(study))] if format == "canonical" else TABLES[format](read(study).study)
@@ -156,7 +129,7 @@ def export(
 
 
 def audit(
-    study: str | None = None,
+    study: Named = None,
     /,
     *,
     json: Json = False,
@@ -164,10 +137,6 @@ def audit(
     """Derive every proposal, score and decision again from what stood before it, and check every file that was read.
 
     Exit code 0: all of it holds; 6: something does not.
-
-    Parameters
-    ----------
-    study: Its file, folder or name; may be left out where there is only one.
     """
     from metaloop.audit import audit as check
     from metaloop.config import thought_of
@@ -187,24 +156,18 @@ def audit(
     if findings:
         say(f"{shown(where)}: {len(findings)} of {len(entries)} entries do not hold", "red")
         return 6
-    tell(
-        f"{shown(where)}: all {len(entries)} entries hold: {len(told.trials)} trials, every proposal, score and decision"
-    )
+    what = f"{len(told.trials)} trials, every proposal, score and decision"
+    tell(f"{shown(where)}: all {len(entries)} entries hold: {what}")
     return 0
 
 
 def replay(
-    study: str | None = None,
+    study: Named = None,
     /,
     *,
     upto: Annotated[int | None, Parameter(help="Stop at this place in the ledger.")] = None,
 ) -> int:
-    """Tell a study from its ledger, trial by trial, as it was decided.
-
-    Parameters
-    ----------
-    study: Its file, folder or name; may be left out where there is only one.
-    """
+    """Tell a study from its ledger, trial by trial, as it was decided."""
     where = folder(study)
     told, rounds = Study(), dict[int, list[int]]()
     for entry in read_ledger(where):
@@ -223,7 +186,8 @@ def replay(
 
 def _status_lines(opened: Opened, last: int) -> Iterator[str]:
     study = opened.study
-    yield f"{study.name}: {study.objective.direction} {study.objective.metric}, {study.the_terms.policy}; {_doing(opened)}"
+    goal = f"{study.objective.direction} {study.objective.metric}"
+    yield f"{study.name}: {goal}, {study.the_terms.policy}; {_doing(opened)}"
     yield f"  {counted(study)}; best {_best(study)}; {study.at:.0f} s of wall clock"
     if study.fallbacks:
         yield f"  {study.fallbacks} of {study.searched} proposals came from a stand-in"

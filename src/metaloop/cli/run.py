@@ -25,46 +25,35 @@ from metaloop.studyfile import StudyFile, from_flags, load
 from metaloop.values import Params, Ran, Scalar, accept
 
 Json = Annotated[bool, Parameter(name="--json", negative="", help="One JSON document on stdout, nothing else there.")]
+File = Annotated[Path | None, Parameter(help="The study's file.")]
 Trials = Annotated[int | None, Parameter(help="Trials in all, over the study's life.")]
 Seconds = Annotated[float | None, Parameter(help="Seconds of wall clock in all.")]
 Folder = Annotated[Path | None, Parameter(name="--dir", help="The study's folder, instead of .metaloop/NAME.")]
 
 
 def run(
-    file: Path | None = None,
+    file: File = None,
     /,
     *,
-    cmd: str | None = None,
-    metric: str | None = None,
-    direction: str = "max",
+    cmd: Annotated[str | None, Parameter(help="Instead of a file: the command; no shell reads it.")] = None,
+    metric: Annotated[str | None, Parameter(help="The metric that the command prints as NAME=NUMBER.")] = None,
+    direction: Annotated[str, Parameter(help="max or min.")] = "max",
     param: Annotated[
         list[str] | None, Parameter(negative="", help="name=low..high[:log][:int][:step=S] or a,b,c")
     ] = None,
-    policy: str | None = None,
-    seed: int | None = None,
-    name: str | None = None,
+    policy: Annotated[str | None, Parameter(help="random, tpe, cmaes, gp, nsga2, grid or static.")] = None,
+    seed: Annotated[int | None, Parameter(help="The seed of all dice.")] = None,
+    name: Annotated[str | None, Parameter(help="The study's name.")] = None,
     max_iterations: Trials = None,
     max_wall_time_s: Seconds = None,
     parallel: Annotated[int | None, Parameter(help="Lanes: trials at once.")] = None,
     timeout_s: Annotated[float | None, Parameter(help="Seconds of wall clock that one trial may take.")] = None,
-    order: Literal["free", "strict"] | None = None,
+    order: Annotated[Literal["free", "strict"] | None, Parameter(help="strict: lanes change no decision.")] = None,
     dir: Folder = None,
     fail_if_no_improvement: Annotated[bool, Parameter(negative="")] = False,
     json: Json = False,
 ) -> int:
-    """Start a study, or resume it: the same command does both, and budgets are absolute.
-
-    Parameters
-    ----------
-    file: The study's file. Or give --cmd, --metric and --param instead.
-    cmd: The command that trains and measures; it is not given to a shell.
-    metric: The name of the metric that it prints as NAME=NUMBER.
-    direction: max or min.
-    policy: random, tpe, cmaes, gp, nsga2, grid or static; without a file tpe where it is installed, else random.
-    seed: The seed of all dice.
-    name: The study's name.
-    order: strict: the same seed gives the same study with any number of lanes.
-    """
+    """Start a study, or resume it: the same command does both, and budgets are absolute."""
     overrides: dict[str, object] = {
         key: value
         for key, value in {
@@ -207,9 +196,8 @@ def _announce(file: StudyFile) -> None:
     terms, bounds = file.terms, file.bounds
     lanes = f" in {bounds.lanes} lanes" if bounds.lanes > 1 else ""
     say(f"{terms.name}: {terms.objective.direction} {terms.objective.metric}, {terms.policy}", "bold")
-    say(
-        f"  at most {bounds.max_iterations} trials{lanes}, {bounds.max_wall_time_s / 3600:.3g} h; in {shown(file.folder)}/"
-    )
+    hours = f"{bounds.max_wall_time_s / 3600:.3g} h"
+    say(f"  at most {bounds.max_iterations} trials{lanes}, {hours}; in {shown(file.folder)}/")
 
 
 def _paths(file: StudyFile) -> Paths:
@@ -259,7 +247,7 @@ def summary(study: Study, folder: Path, code: int) -> dict[str, object]:
 
 
 def run_one(
-    file: Path,
+    file: Annotated[Path, Parameter(help="The study's file.")],
     /,
     *,
     params: Annotated[str, Parameter(help="JSON: a value for every parameter of the space.")],
@@ -315,17 +303,12 @@ TEMPLATES = Path(__file__).parent.parent / "templates"
 
 
 def demo(
-    folder: Path = Path("metaloop-demo"),
+    folder: Annotated[Path, Parameter(help="Where to put it.")] = Path("metaloop-demo"),
     /,
     *,
     json: Json = False,
 ) -> int:
-    """A real study on real data: the parameters of a classifier of handwritten digits, 24 trials in two lanes.
-
-    Parameters
-    ----------
-    folder: Where to put it.
-    """
+    """A real study on real data: the parameters of a classifier of handwritten digits, 24 trials in two lanes."""
     if find_spec("sklearn") is None or find_spec("optuna") is None:
         raise UsageError("the demo needs scikit-learn and optuna: pip install 'metaloop[demo]'")
     if not (folder / "study.yaml").exists():
@@ -339,7 +322,7 @@ def demo(
 
 
 def init(
-    folder: Path = Path(),
+    folder: Annotated[Path, Parameter(help="Where to write.")] = Path(),
     /,
     *,
     template: Literal["params"] = "params",
@@ -363,18 +346,13 @@ def _copy(template: str, folder: Path) -> None:
 
 
 def check(
-    file: Path | None = None,
+    file: File = None,
     /,
     *,
     schema: Annotated[bool, Parameter(negative="", help="Print the JSON schema of a study file.")] = False,
     json: Json = False,
 ) -> int:
-    """Say everything that stands in the way of a study, at once; runs and writes nothing.
-
-    Parameters
-    ----------
-    file: The study's file.
-    """
+    """Say everything that stands in the way of a study, at once; runs and writes nothing."""
     if schema:
         from metaloop.studyfile import json_schema
 

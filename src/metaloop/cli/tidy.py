@@ -8,25 +8,20 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from metaloop.adapters.ledger import open_ledger
-from metaloop.cli.find import folder, studies
+from metaloop.cli.find import Named, folder, studies
 from metaloop.cli.output import shown, tell, tell_json
 from metaloop.study import Study, fold
 
 
 def gc(
-    study: str | None = None,
+    study: Named = None,
     /,
     *,
     dry_run: Annotated[bool, Parameter(negative="", help="Only say what would go.")] = False,
     outputs: Annotated[bool, Parameter(negative="", help="Also what discarded trials printed.")] = False,
     json: Annotated[bool, Parameter(name="--json", negative="")] = False,
 ) -> int:
-    """Remove the scratch folders of trials, and of lanes that no process serves. The ledger is never touched.
-
-    Parameters
-    ----------
-    study: Its file, folder or name; without it every study of this folder.
-    """
+    """Remove the scratch folders of trials, and of lanes that no process serves. The ledger is never touched."""
     chosen = [folder(study)] if study is not None else studies(Path(".metaloop"))
     freed: dict[str, int] = {}
     for where in chosen:
@@ -42,9 +37,8 @@ def gc(
         tell_json({"dry_run": dry_run, "removed": freed, "bytes": sum(freed.values())})
         return 0
     verb = "would remove" if dry_run else "removed"
-    tell(
-        f"{verb} {len(freed)} folders, {sum(freed.values()) / 1e6:.1f} MB, in {', '.join(map(shown, chosen)) or 'nothing'}"
-    )
+    places = ", ".join(map(shown, chosen)) or "nothing"
+    tell(f"{verb} {len(freed)} folders, {sum(freed.values()) / 1e6:.1f} MB, in {places}")
     return 0
 
 
