@@ -1,3 +1,3 @@
-"""metaloop improves something by experiment, and proves each step. The command line is the front door: `metaloop --help`."""
+"""metaloop improves something by experiment, and proves each step. The front door is `metaloop --help`."""
 
 __version__ = "0.1.0"

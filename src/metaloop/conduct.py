@@ -51,7 +51,8 @@ def think(study: Study, round: Round, stage: Stage, thought: Thought) -> tuple[E
 async def ask(study: Study, round: Round, act: AskModel, thought: Thought, model: Model) -> tuple[Event, ...]:
     """Puts the members of an ask that are not answered to the model, all at once."""
     state = _drive(study, round, act.stage, thought)
-    assert isinstance(state, Waiting) and not isinstance(state.ask, Runs)
+    assert isinstance(state, Waiting)
+    assert not isinstance(state.ask, Runs)
     wanted = [prompts(state.ask)[member] for member in act.missing]
     replies: list[Reply] = await asyncio.gather(*(model.complete(prompt) for prompt in wanted))
     return tuple(

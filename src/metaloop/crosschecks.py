@@ -6,10 +6,10 @@ Reads folders and files, to find what globs match and to hash what is frozen; wr
 import hashlib
 import os
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from metaloop import schema
-from metaloop.globs import Tree, by_place, exists, is_dir, same
+from metaloop.globs import Tree, by_place, exists, is_dir, is_file, same
 from metaloop.schema import Document, Fault, RangeKeys, dotted, found
 from metaloop.values import Domain, Objective, Scalar, Space, accept
 from metaloop.yaml12 import Place
@@ -170,7 +170,7 @@ class Checks:
                 faults.append(Fault(at, message))
         self.mutable = tuple(sorted(mutable))
         self.frozen = self._hashes(tree, frozen, faults)
-        if policy.program_file is not None and not (self.base / policy.program_file).is_file():
+        if policy.program_file is not None and not is_file(self.base / policy.program_file):
             faults.append(
                 Fault(("policy", "program_file"), f"expected a file, found none at {self.base / policy.program_file}")
             )
@@ -204,12 +204,17 @@ class Checks:
             taken[path] = f"{section}.{key}"
             self.telemetry[key] = path
 
+    def _frozen_files(self, name: str) -> Iterator[Path]:
+        """Those that a path ending in `name` can be."""
+        workdir = self.base / self.document.target.workdir
+        return (workdir / frozen for frozen in self.frozen if PurePath(frozen).name == name)
+
     def _output_problem(self, key: str, path: Path, taken: Mapping[Path, str]) -> str | None:
         if path in taken:
             return f"expected a path of its own, found that of {taken[path]}"
         if self.path is not None and same(path, self.path):
             return "expected a path to write to, found the study file itself"
-        if any(same(path, self.base / self.document.target.workdir / frozen) for frozen in self.frozen):
+        if any(same(path, frozen) for frozen in self._frozen_files(path.name)):
             return "expected a path to write to, found a frozen file"
         if key in FOLDERS and exists(path) and not is_dir(path):
             return f"expected a folder, found a file at {path}"

@@ -103,7 +103,7 @@ class StepOutcome(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """All that is left of an attempt once nothing of it lives. `metrics`: the text of the metrics file, None without one.
+    """All that is left of an attempt once nothing of it lives. `metrics`: the metrics file's text, None without one.
 
     `metrics_problem` says why a metrics file that exists was not read (no regular file, too big).
     `output`: SHA-256 of stdout, stderr and metrics, by file name.

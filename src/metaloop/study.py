@@ -353,11 +353,10 @@ def _finish(study: Study, event: Finished) -> None:
         run.losses += 1
     if event.trial == PREPARE or not run.settled:
         return
-    for round in study.open.values():
-        for exchange in round.asked["measure"]:
-            if isinstance(exchange.asked, Runs) and exchange.asked.trial == event.trial:
-                if event.run in exchange.asked.runs:
-                    exchange.answers[exchange.asked.runs.index(event.run)] = event.result
+    for exchange in (exchange for round in study.open.values() for exchange in round.asked["measure"]):
+        asked = exchange.asked
+        if isinstance(asked, Runs) and asked.trial == event.trial and event.run in asked.runs:
+            exchange.answers[asked.runs.index(event.run)] = event.result
 
 
 def _decide(study: Study, event: Decided, place: int) -> None:

@@ -313,10 +313,16 @@ class _Source:
     stem: str
     flags: bool = False
     lines: dict[str, int] = field(default_factory=dict)
+    overridden: set[Place] = field(default_factory=set)
 
     def error(self, at: Place, message: str, line: int | None = None) -> ConfigError:
-        """A fault as one line: whatever a key or a value holds, it cannot begin a second one."""
+        """A fault as one line: whatever a key or a value holds, it cannot begin a second one, nor go on for ever.
+
+        What was overridden does not stand in the file, so neither file nor line is named.
+        """
         key = _flag_for(at) if self.flags else dotted(at)
+        if any(at[: len(place)] == place for place in self.overridden):
+            return ConfigError(_one_line(message), key=_one_line(key))
         return ConfigError(
             _one_line(message), file=_one_line(self.file), line=line or self.line(at), key=_one_line(key)
         )
@@ -333,7 +339,8 @@ class _Source:
             raise Faults(sorted(errors, key=lambda error: error.line or 0)) from None
 
 
-def _one_line(text: str) -> str:
+def _one_line(text: str, most: int = 400) -> str:
+    text = text if len(text) <= most else text[: most - 3] + "..."
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
@@ -361,9 +368,10 @@ def _flag_for(at: Place) -> str:
 def _study(raw: Raw, source: _Source, overrides: Mapping[str, object], errors: list[ConfigError]) -> StudyFile:
     """Every check there is, then one raise; without faults, the study."""
     for key, value in overrides.items():
-        raw = _overridden(raw, tuple(key.split(".")), value)
-        for line in [place for place in source.lines if place == key or place.startswith((f"{key}.", f"{key}["))]:
-            del source.lines[line]
+        parts = key.split(".")
+        at = (*parts[:2], ".".join(parts[2:])) if parts[:2] == ["policy", "params"] and parts[2:] else tuple(parts)
+        raw = _overridden(raw, at, value)
+        source.overridden.add(at)
     screened: list[Fault] = []
     cleaned = _screened(raw, (), screened)
     document, faults = schema.validate(cleaned if isinstance(cleaned, dict) else {})

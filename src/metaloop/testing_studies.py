@@ -13,7 +13,6 @@ from metaloop.events import Decided, Entry, Event, Finished, Reply, Resumed, Rou
 from metaloop.flow import Prompt
 from metaloop.jobs import Surroundings
 from metaloop.roles import Gone, Job, Model, Outcome, Running, StepOutcome, Thought
-from metaloop.study import Study
 from metaloop.terms import Bounds, Host, Terms
 from metaloop.values import Scalar
 
@@ -168,7 +167,7 @@ class Lab:
     terms: Terms
     thought: Thought
     machine: Machine
-    bounds: Bounds = Bounds(no_improve_limit=0, max_iterations=12)
+    bounds: Bounds = field(default_factory=lambda: Bounds(no_improve_limit=0, max_iterations=12))
     model: Model | None = None
     entries: list[Entry] = field(default_factory=list)
     sessions: int = 0

@@ -44,8 +44,8 @@ class SqliteLedger:
 
     def read(self, after: int = 0, upto: int | None = None) -> Iterator[Entry]:
         """The entries in order, every hash checked on the way. Raises Damaged."""
-        for entry, self._hash in verified(self._db, self.folder):
-            self.place = entry.place
+        for entry, link in verified(self._db, self.folder):
+            self.place, self._hash = entry.place, link
             if entry.place > after and (upto is None or entry.place <= upto):
                 yield entry
         _check_head(self.folder, self.place, self._db)

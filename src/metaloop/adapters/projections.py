@@ -23,7 +23,7 @@ from metaloop.study import Study
 
 @dataclass(frozen=True)
 class Paths:
-    """Where to write; None for what nobody asked for. `versions` is always written; `trials` is where attempts are kept."""
+    """Where to write; None for what nobody asked for. `versions` is always written; `trials`: where attempts are."""
 
     trials: Path
     versions: Path
@@ -40,7 +40,7 @@ class Projections:
     """An `engine.Observer` that keeps the files of one study up to date, one write a commit."""
 
     def __init__(self, paths: Paths, events: Sequence[Entry], study: Study) -> None:
-        """Writes all of it, as it stands. Raises UsageError before the first write where git tracks one of the files."""
+        """Writes all of it, as it stands. Raises UsageError before the first write where git tracks a file."""
         refuse_tracked(paths.named())
         self.paths = paths
         self._open: dict[int, list[int]] = {}

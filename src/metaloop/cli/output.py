@@ -4,6 +4,8 @@ Text that a trial wrote is cleaned before a terminal sees it. stdout carries the
 """
 
 import json
+import os
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -51,8 +53,6 @@ def _print(file: TextIO, text: str, style: str) -> None:
 
 def coloured(terminal: bool) -> bool:
     """Colours only where a person looks, and has not said no (NO_COLOR)."""
-    import os
-
     return terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
 
 
@@ -60,12 +60,12 @@ def coloured(terminal: bool) -> bool:
 
 
 def trial_line(study: Study, trial: Trial) -> str:
-    """Number, verdict, value, change against the incumbent, what was changed, seconds."""
+    """Number, verdict, value, change against the incumbent, seconds, and what was changed (or why it failed)."""
     r = row(study, trial)
     told = " ".join(r.changed) or ("as the script is" if r.role == "baseline" and not r.params else "no change")
-    what = clean(r.reason)[:160] if r.value is None and r.reason else f"{told:<40}"
+    what = clean(r.reason) if r.value is None and r.reason else told
     name = "baseline" if r.role == "baseline" and r.value is not None else r.verdict
-    return f"{r.trial:>4}  {name:<9} {_value(study, r):<10} {against(r):<22} {what}  {r.seconds:.1f} s"
+    return f"{r.trial:>4}  {name:<9}  {_value(study, r):<9}  {against(r):<17}  {r.seconds:>6.1f} s  {what}"
 
 
 def _value(study: Study, r: Row) -> str:
@@ -76,12 +76,19 @@ def _value(study: Study, r: Row) -> str:
 
 
 def against(r: Row) -> str:
-    """The change against the incumbent, in the metric's unit and in noise widths; plus is better."""
+    """The change against the incumbent: in standard deviations of the baseline where they are known, else in its unit."""
     if r.gain is None:
-        return f"+- {r.sd:.2g} ({r.runs} runs)" if r.sd is not None else ""
-    sign = "better" if r.gain > 0 else "worse" if r.gain < 0 else "equal"
-    size = f"{abs(r.gain):.3g} {sign}" if r.gain else "equal"
-    return size + (f", {abs(r.noise):.1f} noise" if r.noise else "")
+        return "" if r.sd is None else f"+- {r.sd:.2g} ({r.runs} runs)" if r.sd else f"{r.runs} equal runs"
+    if not r.gain:
+        return "equal"
+    size = f"{abs(r.noise):.1f} sd" if r.noise else f"{abs(r.gain):.3g}"
+    return f"{'better' if r.gain > 0 else 'worse'} by {size}"
+
+
+def fitted(text: str) -> str:
+    """`text` on one line of the terminal, if there is one."""
+    columns = shutil.get_terminal_size().columns
+    return text if not sys.stderr.isatty() or len(text) < columns else text[: columns - 2] + "\u2026"
 
 
 # ---- a study ---------------------------------------------------------------------------------------------------------

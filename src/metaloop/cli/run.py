@@ -15,7 +15,7 @@ from cyclopts import Parameter
 
 from metaloop.adapters.inbox import request_id
 from metaloop.adapters.projections import Paths
-from metaloop.cli.output import COLOURS, card, clean, say, shown, tell, tell_json, trial_line
+from metaloop.cli.output import COLOURS, card, clean, fitted, say, shown, tell, tell_json, trial_line
 from metaloop.config import Outcome, drive, surroundings
 from metaloop.errors import UsageError
 from metaloop.events import Decided, Directed, Entry, Finished, Proposed, Refused
@@ -136,7 +136,7 @@ class Narrator:
             return
         if self._bar:
             self._bar.clear()
-        say(clean(text), style)
+        say(fitted(clean(text)), style)
 
     def close(self) -> None:
         if self._bar:
