@@ -247,6 +247,24 @@ def test_the_loop_goes_on_while_a_job_floods_its_output(tmp_path, told):
     told(story)
 
 
+@pytest.mark.parametrize(("word", "status"), [(b"", 125), (b"x", 125), (b"g", 0)])
+def test_only_the_word_opens_the_gate(word, status, tmp_path):
+    """End of file, which is what a dead keeper leaves, is not the word; nor is anything else."""
+    script = (
+        "import os, sys; sys.path.insert(0, sys.argv[1]); import keeper\n"
+        "gate, writer = os.pipe()\n"
+        "job = {'dir': '/tmp', 'cwd': '/', 'env': {}, 'limits': {}}\n"
+        "step, parent = {'argv': ['/bin/sh', '-c', 'echo ran'], 'env': {}}, os.getpid()\n"
+        "pid = os.fork()\n"
+        "if not pid: keeper.become(step, job, (gate, 1, 2), 'lane', parent)\n"
+        "os.write(writer, sys.argv[2].encode()); os.close(writer)\n"
+        "sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))"
+    )
+    command = [sys.executable, "-c", script, str(local.KEEPER.parent), word.decode()]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stdout) == (status, "ran\n" if status == 0 else "")
+
+
 # ---- jobs that misbehave ---------------------------------------------------------------------------------------------
 
 BOMBS = {
