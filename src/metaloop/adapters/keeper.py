@@ -402,7 +402,8 @@ def become(step: Record, job: Record, fds: tuple[int, int, int], lane: str, pare
         null = os.open(os.devnull, os.O_RDONLY)
         gate, out, err = fds
         for there, here in enumerate((null, out, err, gate)):
-            os.dup2(here, there, inheritable=there < 3)
+            if here != there:
+                os.dup2(here, there, inheritable=there < 3)
         os.closerange(4, 1 << 16)  # before the gate is read: among them is its other end
         prctl(PR_SET_NO_NEW_PRIVS, 1)
         if os.read(3, 1) != b"g":  # end of file must never open the gate
