@@ -26,7 +26,7 @@ def bowl(values: dict[str, Scalar], seed: int) -> str:
     return "exit 1" if 0.6 < x < 0.7 else f"score={1 - (x - 0.3) ** 2 + (seed % 7) * 1e-4!r}"
 
 
-SPACE = {"x": Range(0.0, 1.0), "kind": Choices(("a", "b"))}
+SPACE = {"x": Range(0.0, 1.0), "kind": Choices(("a", "b"))}  # not sorted, on purpose
 BOUNDS = Bounds(no_improve_limit=0, max_iterations=8, failure_rate_limit=1.0)
 
 

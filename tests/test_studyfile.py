@@ -311,15 +311,28 @@ def test_windows_line_ends_count_as_lines(there: Path):
 def test_overrides_win_over_the_file_and_are_checked_alike(there: Path):
     path = write(there, "controller: {max_iterations: 3}")
     assert load(path, {"controller.max_iterations": 9, "policy.seed": 4}).bounds.max_iterations == 9
-    with pytest.raises(
-        Faults, match=r"controller\.max_iterations: expected a number of at least 1; found the number 0"
-    ):
-        load(path, {"controller.max_iterations": 0})
-    with pytest.raises(Faults, match="did you mean max_iterations"):
-        load(path, {"controller.max_iteration": 0})
+    assert load(path, {"policy.params.a.b": [1, 2]}).terms.space["a.b"] == Choices((1, 2))
+    for overrides, message in [
+        (
+            {"controller.max_iterations": 0},
+            "controller.max_iterations: expected a number of at least 1; found the number 0",
+        ),
+        ({"controller.max_iteration": 0}, "controller.max_iteration: unknown key; did you mean max_iterations?"),
+    ]:
+        with pytest.raises(Faults) as caught:
+            load(path, overrides)
+        assert str(caught.value) == message, "what does not stand in the file has no line there"
     path = write(there, "controller: 3")
-    with pytest.raises(Faults, match="controller: expected keys and values; found the number 3"):
-        load(path, {"controller.max_iterations": 1})
+    assert str(refusal(lambda: load(path, {"controller.max_iterations": 1}))) == (
+        f"{path}:1: controller: expected keys and values; found the number 3"
+    )
+
+
+def test_a_message_is_short_however_much_there_is_to_say(there: Path):
+    choices = ", ".join(map(str, range(5000)))
+    fault(there, f"policy: {{params: {{x: [{choices}]}}, start: [{{x: -1}}]}}")
+    fault(there, f"policy: {{params: {{x: [1]}}, program_file: {'x' * 5000}}}")
+    fault(there, f"{'x' * 900}: 3")
 
 
 # ---- faults of a whole file ------------------------------------------------------------------------------------------
@@ -673,6 +686,7 @@ def good() -> dict[str, dict[str, object]]:
         ("target: {train_cmd: [a], env: {A=B: c}}", "expected the name of an environment variable; found 'A=B'"),
         ("target: {train_cmd: [a], env: {'': c}}", "expected the name of an environment variable; found ''"),
         ("target: {train_cmd: [a], env: {METALOOP_SEED: c}}", "metaloop sets this variable itself"),
+        ("target: {train_cmd: [a], env: {AR_PARAM_X: c}}", "metaloop sets this variable itself"),
         ("target: {train_cmd: [a], env: {A: }}", "target.env.A: expected text; found nothing"),
         ("target: {train_cmd: [a], env_allow: PATH}", "found the text 'PATH'; write [PATH]"),
         ("target: {train_cmd: [a], type: basilica}", "target.basilica: expected this key with target.type basilica"),
@@ -1062,6 +1076,11 @@ def test_faults_of_flags_name_the_flag(there: Path):
         "--param c",
         "controller.parallel",
     ]
+
+
+def test_a_flag_that_cannot_be_read_is_told_once(there: Path):
+    error = refusal(lambda: from_flags(cmd="a", metric="a", direction="max", params=["lr"], base=there))
+    assert str(error) == "--param: expected NAME=LOW..HIGH or NAME=A,B,C; found 'lr'; write lr=1e-5..1e-1:log"
 
 
 def test_an_empty_command_and_no_parameters_are_refused(there: Path):

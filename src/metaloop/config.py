@@ -95,7 +95,6 @@ async def drive(
     Raises what the tree in errors.py says; then nothing runs any more, and what was recorded stays.
     """
     where = surroundings(file)
-    thought = thought_of(file.terms)
     if project is not None:
         refuse_tracked(project.named())
     ledger = open_ledger(file.folder)
@@ -108,6 +107,9 @@ async def drive(
             observers = (*observers, Projections(project, entries, study))
         if request is not None:
             ask(study, request, ledger, observers)
+        thought = thought_of(
+            study.the_terms
+        )  # those of the ledger: equal to the file's, in the order they had at first
         return await _run(study, thought, file, where, ledger, observers)
     finally:
         ledger.close()

@@ -213,7 +213,7 @@ class Entry(msgspec.Struct, frozen=True):
     event: Fact
 
 
-_encoder = msgspec.json.Encoder(order="deterministic")
+_encoder = msgspec.json.Encoder()  # as inserted, never sorted: the order of a space's parameters is part of it
 _decoder = msgspec.json.Decoder(Fact)
 
 

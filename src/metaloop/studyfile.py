@@ -322,9 +322,9 @@ class _Source:
         """
         key = _flag_for(at) if self.flags else dotted(at)
         if any(at[: len(place)] == place for place in self.overridden):
-            return ConfigError(_one_line(message), key=_one_line(key))
+            return ConfigError(_one_line(message), key=_one_line(key, 100))
         return ConfigError(
-            _one_line(message), file=_one_line(self.file), line=line or self.line(at), key=_one_line(key)
+            _one_line(message), file=_one_line(self.file), line=line or self.line(at), key=_one_line(key, 100)
         )
 
     def line(self, at: Place) -> int | None:
@@ -376,8 +376,10 @@ def _study(raw: Raw, source: _Source, overrides: Mapping[str, object], errors: l
     cleaned = _screened(raw, (), screened)
     document, faults = schema.validate(cleaned if isinstance(cleaned, dict) else {})
     faults = screened + [fault for fault in faults if not schema.explained(fault.at, screened)]
-    faulty = frozenset(dotted(fault.at) for fault in faults) | frozenset(error.key for error in errors)
-    checks = Checks(document, source.base, source.path, source.stem, faulty)
+    faulty = {dotted(fault.at) for fault in faults} | {error.key for error in errors}
+    if any(error.key.startswith("--param") for error in errors):
+        faulty.add("policy.params")
+    checks = Checks(document, source.base, source.path, source.stem, frozenset(faulty))
     faults += [fault for fault in checks.all() if not schema.explained(fault.at, faults)]
     source.raised(faults, errors)
     return _built(document, source, checks)

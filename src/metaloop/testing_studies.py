@@ -9,7 +9,19 @@ from random import Random
 from msgspec.structs import replace
 
 from metaloop.engine import Engine, Session, World, open_study
-from metaloop.events import Decided, Entry, Event, Finished, Reply, Resumed, RoundOpened, Started, StudyClosed
+from metaloop.events import (
+    Decided,
+    Entry,
+    Event,
+    Finished,
+    Reply,
+    Resumed,
+    RoundOpened,
+    Started,
+    StudyClosed,
+    decode,
+    encode,
+)
 from metaloop.flow import Prompt
 from metaloop.jobs import Surroundings
 from metaloop.roles import Gone, Job, Model, Outcome, Running, StepOutcome, Thought
@@ -36,7 +48,7 @@ class MemoryLedger:
         if self._crash == 2 * here:
             raise Crash
         first = len(self.entries) + 1
-        new = [Entry(first + i, at, 0.0, event) for i, event in enumerate(events)]  # type: ignore[arg-type]
+        new = [Entry(first + i, at, 0.0, decode(encode(event))) for i, event in enumerate(events)]
         self.entries += new
         if self._crash == 2 * here + 1:
             raise Crash

@@ -76,7 +76,7 @@ def _value(study: Study, r: Row) -> str:
 
 
 def against(r: Row) -> str:
-    """The change against the incumbent: in standard deviations of the baseline where they are known, else in its unit."""
+    """The change against the incumbent: in standard deviations of the baseline if they are known, else as it is."""
     if r.gain is None:
         return "" if r.sd is None else f"+- {r.sd:.2g} ({r.runs} runs)" if r.sd else f"{r.runs} equal runs"
     if not r.gain:
