@@ -390,6 +390,7 @@ def test_what_no_keeper_could_run_is_refused(tmp_path, told):
         "step names that differ": job(tmp_path, ["true"], steps=(Step("a", ("true",), 1.0),) * 2),
         "absolute folder": job(tmp_path, ["true"], dir="here"),
         "without NUL": job(tmp_path, ["true", "\0"]),
+        "UTF-8": job(tmp_path, ["true", "\udcff"]),
         "name of its own": job(tmp_path, ["true"], metrics="../metrics.json"),
         "cannot keep a trial here": job(tmp_path, ["true"], dir="/dev/null/trial"),
         "used before": job(tmp_path, ["true"], dir=str(tmp_path / "used")),

@@ -204,6 +204,15 @@ def kill_tree(main: int, cgroup: Cgroup) -> tuple[int | None, resource.struct_ru
         time.sleep(0.0005)
 
 
+def childless() -> bool:
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return True
+    return False
+
+
 class Cgroup:
     """A group below our own wherever a limit needs one and we may (v1, v2, both, none). `on`: which limits it enforces.
 
@@ -723,11 +732,8 @@ class Keeper:
         if not self.ours():  # deleted under us: no answer, and the keeper of the new folder is asked again
             self.quit = True
             return None
-        try:
-            os.waitpid(-1, os.WNOHANG)
+        if not childless():
             return {"error": "the job before left processes that cannot be killed (uninterruptible sleep)"}
-        except ChildProcessError:
-            pass
         try:
             self.trial = Trial(job, self.lane)
         except FileExistsError as error:

@@ -185,8 +185,8 @@ def _wire(job: Job, output_total: int | None) -> dict[str, object]:
         raise Refusal(f"job {job.nonce!r}: expected a name of its own for the metrics file, found {job.metrics!r}")
     variables = itertools.chain(job.env.items(), *(step.env.items() for step in job.steps))
     texts = (job.dir, job.cwd, job.metrics, *itertools.chain(*variables, *(step.argv for step in job.steps)))
-    if bad := next((text for text in texts if "\0" in text), None):
-        raise Refusal(f"job {job.nonce!r}: expected text without NUL, found {bad!r}")
+    if bad := next((text for text in texts if "\0" in text or not _encodes(text)), None):
+        raise Refusal(f"job {job.nonce!r}: expected UTF-8 text without NUL, found {bad!r}")
     limits = {
         "grace": job.grace_s,
         "out_cap": job.limits.output,
@@ -205,6 +205,15 @@ def _wire(job: Job, output_total: int | None) -> dict[str, object]:
         "limits": limits,
         "metrics": job.metrics,
     }
+
+
+def _encodes(text: str) -> bool:
+    """False for what only stands for bytes that are no text (a lone surrogate)."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _wire_step(step: Step) -> dict[str, object]:
