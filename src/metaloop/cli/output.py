@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TextIO
 
 from metaloop.evaluators.metric import digits
-from metaloop.records import Row, noise_width, row, short, totals
+from metaloop.records import Row, noise_width, row, short, status
 from metaloop.study import Study, Trial
 
 _BIDI = {chr(code): None for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C)}
@@ -65,7 +65,7 @@ def trial_line(study: Study, trial: Trial) -> str:
     told = " ".join(r.changed) or ("as the script is" if r.role == "baseline" and not r.params else "no change")
     what = clean(r.reason) if r.value is None and r.reason else told
     name = "baseline" if r.role == "baseline" and r.value is not None else r.verdict
-    return f"{r.trial:>4}  {name:<9}  {_value(study, r):<9}  {against(r):<17}  {r.seconds:>6.1f} s  {what}"
+    return f"{r.trial:>4}  {name:<9}  {_value(study, r):<9}  {against(r):<18}  {r.seconds:>6.1f} s  {what}"
 
 
 def _value(study: Study, r: Row) -> str:
@@ -144,9 +144,14 @@ def _best(study: Study) -> list[str]:
 
 
 def counted(study: Study) -> str:
-    """`27: 4 ok, ...` with the words of the status column."""
-    all_of_them = totals(study)
-    return f"{all_of_them.trials}: " + ", ".join(f"{count} {name}" for name, count in all_of_them.by_status.items())
+    """`24: 5 crowned, 18 discarded, 1 failed`, and the baseline apart; what is open is named by its status."""
+    told: dict[str, int] = {}
+    for trial in study.trials.values():
+        if trial.role != "baseline":
+            word = status(trial) if trial.verdict == "open" else trial.verdict
+            told[word] = told.get(word, 0) + 1
+    whole = f"{sum(told.values())}: " + ", ".join(f"{count} {word}" for word, count in told.items())
+    return whole if told else "none"
 
 
 def _spent(study: Study) -> str:
@@ -154,14 +159,16 @@ def _spent(study: Study) -> str:
 
 
 def _next(study: Study, place: str, again: str) -> list[str]:
+    """Commands that can be typed now, each with what it is for."""
     lines = []
     if study.incumbent is not None:
-        lines.append(f"metaloop best {place}    the parameters")
-        lines.append(f"metaloop show {study.incumbent.number} {place}    all that is known of that trial")
-    lines.append(f"metaloop audit {place}    derive every proposal and decision again")
+        lines.append((f"metaloop best {place}", "the parameters"))
+        lines.append((f"metaloop show {study.incumbent.number} {place}", "all that is known of that trial"))
+    lines.append((f"metaloop audit {place}", "derive every proposal and decision again"))
     if again:
-        lines.append(again)
-    return lines
+        lines.append((again, "go on"))
+    width = max(len(command) for command, _ in lines)
+    return [f"{command:<{width}}  {about}" for command, about in lines]
 
 
 def params_text(values: Mapping[str, object]) -> str:

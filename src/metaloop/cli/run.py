@@ -69,7 +69,7 @@ def run(
         if value is not None
     }
     study = _study(file, cmd, metric, direction, param or [], overrides)
-    again = f"metaloop run {file}" if file else ""
+    again = f"metaloop run {file} --max-iterations {2 * study.bounds.max_iterations}" if file else ""
     return _drive(_placed(study, dir), json=json, strict_exit=fail_if_no_improvement, again=again)
 
 
@@ -186,6 +186,8 @@ def _drive(
         say("nothing to do: this study is over; give it more with --max-iterations or --max-wall-time-s")
     if ended.signal is not None:
         say(f"interrupted ({ended.signal.name}): nothing is lost, and the same command goes on from here", "yellow")
+    if not ended.idle:
+        say()
     for line in card(ended.study, file.folder, again):
         tell(clean(line), "bold" if line.startswith("  best ") else "")
     return code
