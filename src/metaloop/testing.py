@@ -438,6 +438,10 @@ class ProcessExecutorConformance(ExecutorConformance):
         steps = self.outcome(tmp_path, *[("sleep", "0.4")] * 3, timeout_s=0.8).steps
         assert [step.exit for step in steps] == [0, 0, 0]
 
+    def test_a_later_step_has_a_limit_too(self, tmp_path: Path) -> None:
+        steps = self.outcome(tmp_path, ("true",), ("sleep", "600"), timeout_s=0.4).steps
+        assert [step.limit for step in steps] == [None, "wall"]
+
     def test_grace_lets_a_step_end_itself(self, tmp_path: Path) -> None:
         script = "trap 'echo bye; exit 3' TERM; echo begun; while :; do sleep 0.02; done"
         step = self.outcome(tmp_path, ("sh", "-c", script), timeout_s=0.3, grace_s=5.0).steps[0]
