@@ -69,7 +69,7 @@ def svg(lines: list[list[tuple[str, str]]], columns: int) -> str:
     out = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" role="img" '
         f'viewBox="0 0 {width:.0f} {height:.0f}"><title>metaloop demo in a terminal</title>',
-        f'<rect width="100%" height="100%" rx="8" fill="#0d1117"/>',
+        '<rect width="100%" height="100%" rx="8" fill="#0d1117"/>',
         f'<g font-family="{FONT}" font-size="14" fill="#c9d1d9">',
     ]
     for number, row in enumerate(lines):

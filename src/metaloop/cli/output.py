@@ -166,9 +166,22 @@ def _next(study: Study, place: str, again: str) -> list[str]:
         lines.append((f"metaloop show {study.incumbent.number} {place}", "all that is known of that trial"))
     lines.append((f"metaloop audit {place}", "derive every proposal and decision again"))
     if again:
-        lines.append((again, "go on"))
+        lines += _go_on(study, again)
     width = max(len(command) for command, _ in lines)
     return [f"{command:<{width}}  {about}" for command, about in lines]
+
+
+def _go_on(study: Study, again: str) -> list[tuple[str, str]]:
+    """What makes this study go on, if a flag can."""
+    match study.closed.reason if study.closed else "interrupted":
+        case "interrupted" | "stopped" | "prepare_failed" | "baseline_failed" | "faulted":
+            return [(again, "go on")]
+        case "max_iterations":
+            return [(f"{again} --max-iterations {2 * study.bounds.max_iterations}", "go on")]
+        case "wall_clock":
+            return [(f"{again} --max-wall-time-s {2 * study.bounds.max_wall_time_s:g}", "go on")]
+        case _:
+            return []
 
 
 def params_text(values: Mapping[str, object]) -> str:

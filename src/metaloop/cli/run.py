@@ -69,7 +69,7 @@ def run(
         if value is not None
     }
     study = _study(file, cmd, metric, direction, param or [], overrides)
-    again = f"metaloop run {file} --max-iterations {2 * study.bounds.max_iterations}" if file else ""
+    again = f"metaloop run {file}" + (f" --dir {dir}" if dir else "") if file else ""
     return _drive(_placed(study, dir), json=json, strict_exit=fail_if_no_improvement, again=again)
 
 
@@ -318,9 +318,7 @@ def demo(
         text = (folder / "study.yaml").read_text(encoding="utf-8")
         python = sys.executable.replace("'", "''")
         (folder / "study.yaml").write_text(text.replace("[python3,", f"['{python}',"), encoding="utf-8")
-    return _drive(
-        load(folder / "study.yaml"), json=json, again=f"metaloop run {folder / 'study.yaml'} --max-iterations 48"
-    )
+    return _drive(load(folder / "study.yaml"), json=json, again=f"metaloop run {folder / 'study.yaml'}")
 
 
 def init(
