@@ -84,17 +84,19 @@ class Outcome:
 
 async def drive(
     file: "StudyFile",
+    where: Surroundings,
     *,
     mode: Literal["run", "one"] = "run",
     request: Directed | None = None,
     observers: Sequence[Observer] = (),
     project: Paths | None = None,
 ) -> Outcome:
-    """Runs the study of `file` from wherever it stands. `request` is recorded first; `project`: files kept up to date.
+    """Runs the study of `file` from wherever it stands, in the surroundings that `surroundings` found.
+
+    `request` is recorded first. `project`: files that are kept up to date.
 
     Raises what the tree in errors.py says; then nothing runs any more, and what was recorded stays.
     """
-    where = surroundings(file)
     if project is not None:
         refuse_tracked(project.named())
     ledger = open_ledger(file.folder)

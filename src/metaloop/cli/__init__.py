@@ -62,10 +62,10 @@ def page() -> str:
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """The entry point. Ends the process with the exit code."""
-    sys.exit(run(list(sys.argv[1:] if argv is None else argv)))
+    sys.exit(invoke(list(sys.argv[1:] if argv is None else argv)))
 
 
-def run(argv: list[str]) -> int:
+def invoke(argv: list[str]) -> int:
     """One command; its exit code."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):

@@ -166,6 +166,7 @@ def _drive(
 ) -> int:
     if missing := file.missing(os.environ):
         raise UsageError("\n".join(f"cannot run {file.path or file.terms.name}: {line}" for line in missing))
+    where = surroundings(file)
     for note in file.notes:
         say(f"metaloop: note: {note}", "yellow")
     narrator = Narrator(quiet=json)
@@ -173,7 +174,7 @@ def _drive(
         _announce(file)
     try:
         mode: Literal["run", "one"] = "run" if request is None else "one"
-        ended = asyncio.run(drive(file, mode=mode, request=request, observers=(narrator,), project=_paths(file)))
+        ended = asyncio.run(drive(file, where, mode=mode, request=request, observers=(narrator,), project=_paths(file)))
     finally:
         narrator.close()
     code = exit_code(ended, strict_exit)

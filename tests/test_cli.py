@@ -1,0 +1,229 @@
+"""The command line at its edges: one line, the right exit code, and nothing done."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from workshop import METALOOP, Workshop
+
+from metaloop import cli
+from metaloop.cli.output import clean
+
+HERE = Path(__file__).parent
+BAD = sorted(path for path in (HERE / "bad_configs").glob("*.yaml") if not path.name.startswith(("00", "27")))
+
+
+@pytest.fixture()
+def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def called(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
+    code = cli.invoke(list(argv))
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.mark.parametrize("verb", ["run", "check"])
+@pytest.mark.parametrize("path", BAD, ids=lambda path: path.stem)
+def test_a_bad_file_gets_a_line_a_fault_and_nothing_is_created(inside: Path, capsys, path: Path, verb: str) -> None:
+    """File, line, key and what to do; exit code 2; in under a second."""
+    (inside / path.name).write_bytes(path.read_bytes())
+    for name in ("00_good.yaml", "train.py"):
+        (inside / name).write_text("")
+    before = sorted(inside.rglob("*"))
+    began = time.monotonic()
+    code, out, err = called(capsys, verb, path.name)
+    assert time.monotonic() - began < 2
+    assert (code, out) == (2, "")
+    assert err
+    for line in err.splitlines():
+        assert re.match(rf"metaloop: {re.escape(path.name)}:\d+: ", line), line
+    assert sorted(inside.rglob("*")) == before
+    assert not Path("/tmp/metaloop_attack_yaml").exists()
+
+
+def test_the_article_is_valid_and_says_exactly_what_is_missing(inside: Path, capsys, monkeypatch) -> None:
+    """It validates as it is; to run it, keys and two parts of later versions are missing, a line each."""
+    (inside / "article.yaml").write_bytes((HERE / "data/article.yaml").read_bytes())
+    monkeypatch.delenv("CHUTES_API_KEY", raising=False)
+    code, _, err = called(capsys, "run", "article.yaml")
+    assert code == 2
+    assert "CHUTES_API_KEY is not set" in err
+    assert "BASILICA_API_TOKEN is not set" in err
+    assert len(err.splitlines()) == 4
+    monkeypatch.setenv("CHUTES_API_KEY", "x")
+    code, _, err = called(capsys, "check", "article.yaml")
+    assert code == 2
+    assert "CHUTES_API_KEY" not in err
+    assert [path.name for path in inside.iterdir()] == ["article.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["statsu"], "did you mean 'status'"),
+        (["nothing.yaml"], "expected a study file, found none"),
+        (["run"], "expected a study file, or --cmd, --metric and --param"),
+        (["run", "--cmd", "true"], "--metric, --param missing"),
+        (["run", "--max-iter", "3"], "--max-iter"),
+        (["run", "study.yaml", "--cmd", "true"], "found both"),
+        (["run", "--cmd", "nosuchprogram", "--metric", "a", "--param", "x=1,2"], "'nosuchprogram' is not on PATH"),
+        (["run", "--cmd", "true", "--metric", "a", "--param", "x=1..2:lag"], "did you mean log?"),
+        (["status"], "there is none in .metaloop"),
+        (["status", "nowhere"], "nothing called 'nowhere'"),
+        (["show", "one"], "one"),
+        (["demo", "--fast"], "--fast"),
+        (["export", "--format", "xls"], "xls"),
+        (["-x"], "found '-x'"),
+    ],
+)
+def test_a_slip_gets_one_line_that_says_what_to_type(inside: Path, capsys, argv: list[str], said: str) -> None:
+    code, out, err = called(capsys, *argv)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert len(err.splitlines()) == 1
+    assert not list(inside.iterdir())
+
+
+def test_json_is_one_document_and_nothing_else(tmp_path: Path) -> None:
+    """For every verb that has it, errors included."""
+    w = Workshop(tmp_path)
+    assert w.run("--json").json["closed"]["reason"] == "max_iterations"
+    assert w("status", "--json").json["trials"]["trials"] == 3
+    assert w("show", "1", "--json").json["trial"] == 1
+    assert w("best", "--json").json["best"]["decision"] == "keep"
+    assert w("audit", "--json").json["findings"] == []
+    assert w("check", "study.yaml", "--json").json["problems"] == []
+    assert w("gc", "--json").json["dry_run"] is False
+    failed = w("status", "nowhere", "--json")
+    assert failed.code == 2
+    assert failed.json["code"] == 2
+
+
+def test_the_schema_of_a_study_file_is_printed(capsys) -> None:
+    code, out, _ = called(capsys, "check", "--schema")
+    assert code == 0
+    assert "objective" in json.loads(out)["properties"]
+
+
+def test_a_page_of_help_names_every_verb_and_costs_nothing(capsys) -> None:
+    """And loads neither the command line's library nor any of ours that is heavy."""
+    code, out, _ = called(capsys, "--help")
+    assert code == 0
+    assert all(f"  {verb} " in out for verb in cli.ALL)
+    probe = "import sys; from metaloop.cli import invoke; invoke(['--help']); print([m for m in ('cyclopts', 'pydantic', 'asyncio', 'optuna') if m in sys.modules])"
+    loaded = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    assert loaded.stdout.endswith("[]\n")
+
+
+@pytest.mark.parametrize("verb", list(cli.ALL))
+def test_every_verb_explains_itself(verb: str) -> None:
+    done = subprocess.run([str(METALOOP), verb, "--help"], capture_output=True, text=True, check=True)
+    assert f"metaloop {verb}" in done.stdout
+
+
+def test_init_writes_a_study_that_runs_and_never_writes_over_a_file(tmp_path: Path) -> None:
+    w = Workshop(tmp_path / "other")
+    assert w("init", "new").code == 0
+    assert w("run", "new/study.yaml", "--max-iterations", "3").code == 0
+    (w.folder / "new/train.py").write_text("mine")
+    again = w("init", "new")
+    assert again.code == 2
+    assert "train.py" in again.err
+    assert (w.folder / "new/train.py").read_text() == "mine"
+
+
+def test_plain_lines_where_there_is_no_terminal(tmp_path: Path) -> None:
+    """No bar, no colours, one line a trial on stderr; the card on stdout."""
+    done = Workshop(tmp_path).run()
+    assert "\r" not in done.err
+    assert "\x1b" not in done.err + done.out
+    assert len([line for line in done.err.splitlines() if re.match(r" +\d+  (crowned|discarded) ", line)]) == 3
+    assert "best" in done.out
+    assert "metaloop best" in done.out
+
+
+def test_a_bar_and_colours_on_a_terminal(tmp_path: Path) -> None:
+    import pty
+
+    w = Workshop(tmp_path)
+    pid, fd = pty.fork()
+    if pid == 0:
+        os.chdir(tmp_path)
+        os.environ["TERM"] = "xterm"
+        os.execv(str(METALOOP), ["metaloop", "run", "study.yaml"])
+    out = b""
+    while True:
+        try:
+            out += os.read(fd, 65536)
+        except OSError:
+            break
+    os.waitpid(pid, 0)
+    assert b"of 3" in out
+    assert b"\x1b[1;32m" in out
+    assert w("audit").code == 0
+
+
+def test_watch_tells_each_trial_and_ends_with_the_study(tmp_path: Path) -> None:
+    w = Workshop(tmp_path, "time.sleep(0.1)\nprint('score=0.5')")
+    process = w.start("run", "study.yaml")
+    end = time.monotonic() + 20
+    while not (w.study / "ledger.sqlite").exists() and time.monotonic() < end:
+        time.sleep(0.02)
+    time.sleep(0.3)
+    done = w("watch", "--every", "0.1")
+    assert process.wait(timeout=20) == 0
+    assert len([line for line in done.out.splitlines() if " discarded " in line or " crowned " in line]) == 3
+    assert "ended: all 3 trials are done" in done.out
+
+
+def test_replay_tells_what_the_run_told(tmp_path: Path) -> None:
+    w = Workshop(tmp_path)
+    lines = [line for line in w.run().err.splitlines() if re.match(r" +\d+  ", line)]
+    assert [line for line in w("replay").out.splitlines() if re.match(r" +\d+  ", line)] == lines
+    assert "interrupted" in w("replay", "--upto", "12").out
+
+
+@pytest.mark.parametrize("format", ["tsv", "csv", "jsonl", "autoresearch", "autoresearch-rl"])
+def test_every_export_has_a_line_a_trial(tmp_path: Path, format: str) -> None:
+    """Failures too, with an empty value."""
+    w = Workshop(tmp_path, "sys.exit(1) if P['x'] > 0.7 else print('score=0.5')")
+    w.run()
+    header = 0 if format == "jsonl" else 1
+    assert len(w("export", "--format", format).out.splitlines()) == 3 + header
+    assert w("export", "--format", format, "--out", "table").code == 0
+    assert (tmp_path / "table").read_text() == w("export", "--format", format).out
+
+
+def test_gc_removes_scratch_and_nothing_else(tmp_path: Path) -> None:
+    w = Workshop(tmp_path, "open(os.environ['TMPDIR'] + '/big', 'w').write('x' * 1000)\nprint('score=0.5')")
+    w.run()
+    assert len(list(w.study.glob("trials/*/*/tmp/big"))) == 3
+    assert w("gc", "--dry-run").code == 0
+    assert len(list(w.study.glob("trials/*/*/tmp/big"))) == 3
+    assert w("gc").code == 0
+    assert not list(w.study.glob("trials/*/*/tmp"))
+    assert len(list(w.study.glob("trials/*/*/train.out"))) == 3
+    assert w("audit").code == 0
+
+
+def test_audit_notices_an_output_that_was_changed(tmp_path: Path) -> None:
+    """Exit code 6, and the file's name."""
+    w = Workshop(tmp_path)
+    w.run()
+    path = next(w.study.glob("trials/0002/*/train.out"))
+    path.write_text("score=99\n")
+    done = w("audit")
+    assert done.code == 6
+    assert str(path.name) in done.err
+
+
+def test_clean_text_cannot_move_a_cursor() -> None:
+    assert clean("a\x1b[31mb\x9b2Jc\u202ed\te\nf") == "a[31mb2Jcd\te\nf"
