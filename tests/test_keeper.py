@@ -148,6 +148,16 @@ def test_a_lane_runs_one_job_at_a_time(tmp_path, told):
     told(story)
 
 
+def test_the_first_two_calls_at_once_share_one_connection(tmp_path, told):
+    async def story(executor):
+        strange = json.dumps({"lane": 0, "nonce": "f00", "dir": "/", "pid": 1, "starttime": 1, "boot_id": "x"})
+        handle, found = await asyncio.gather(executor.start(job(tmp_path, ["true"])), executor.look(strange))
+        assert found == Gone()
+        assert await executor.look(handle) == Running(blocked=True)
+
+    told(story)
+
+
 def test_a_handle_that_differs_in_anything_is_gone(tmp_path, told):
     async def story(executor):
         handle = await begin(executor, job(tmp_path, ["true"]))
