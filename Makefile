@@ -21,7 +21,7 @@ demo: .venv/.run  ## a real study in half a minute: no key, no GPU, no download 
 test: .venv/.dev  ## all tests but torture
 	$(BIN)/python -m pytest -m 'not torture'
 
-quick: .venv/.dev  ## the tests that take no time
+quick: .venv/.dev  ## the tests that are not slow
 	$(BIN)/python -m pytest -m 'not slow and not torture'
 
 check: .venv/.dev  ## format, lint, types, layers
