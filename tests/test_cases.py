@@ -461,3 +461,20 @@ def test_escape_sequences_of_a_trial_do_not_reach_the_terminal(tmp_path: Path) -
     shown = done.out + done.err + w("show", "1").out + w("status").out + w("replay").out
     assert "evil" in shown
     assert not any(c in shown for c in "\x1b\x07\x9b\u202e")
+
+
+def test_a_guard_against_no_improvement_can_be_switched_off(tmp_path: Path) -> None:
+    """`no_improve_limit: 0`: all trials are run."""
+    w = Workshop(tmp_path, "print('score=0.5')", keys={"controller": {"no_improve_limit": 0, "max_iterations": 20}})
+    assert w.run("--json").json["closed"]["reason"] == "max_iterations"
+
+
+def test_a_policy_that_nobody_chose_stays_what_it_was(tmp_path: Path) -> None:
+    """`auto` is settled when the study begins: installing a sampler later does not make it another study."""
+    w = Workshop(tmp_path, keys={"policy": {"type": "random"}})
+    w.run()
+    w.write(policy={"type": "auto"})
+    assert w.run("--max-iterations", "5").code == 0
+    assert {row["by"] for row in w.rows()} == {"random"}
+    w.write(policy={"type": "tpe"})
+    assert w.run("--max-iterations", "6").code == 2

@@ -101,7 +101,7 @@ async def drive(
         refuse_tracked(project.named())
     ledger = open_ledger(file.folder)
     try:
-        study = open_study(ledger, Session(file.terms, resumed(file, mode)), observers)
+        study = open_study(ledger, Session(file.terms, resumed(file, mode), file.auto), observers)
         if study.closed is not None:
             return Outcome(study, study.closed, None, idle=True)
         if project is not None:

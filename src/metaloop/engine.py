@@ -12,6 +12,8 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
+from msgspec.structs import replace
+
 from metaloop.conduct import ask, think
 from metaloop.errors import UsageError
 from metaloop.events import Decided, Directed, Entry, Event, Fact, Finished, Resumed, RoundOpened, Started, StudyClosed
@@ -67,7 +69,8 @@ def open_study(ledger: Ledger, at_hand: "Session", observers: Iterable[Observer]
     if study.terms is None:
         commit(ledger, study, 0.0, [Opened(at_hand.terms), at_hand.resumed], observers)
     else:
-        check_terms(study.terms, at_hand.terms)
+        policy = study.terms.policy if at_hand.any_policy else at_hand.terms.policy
+        check_terms(study.terms, replace(at_hand.terms, policy=policy))
         if not _finished(study, at_hand.resumed):
             commit(ledger, study, study.at, [at_hand.resumed], observers)
     return study
@@ -75,10 +78,14 @@ def open_study(ledger: Ledger, at_hand: "Session", observers: Iterable[Observer]
 
 @dataclass(frozen=True)
 class Session:
-    """What a controller brings: the terms it was given, and what it records of itself."""
+    """What a controller brings: the terms it was given, and what it records of itself.
+
+    `any_policy`: the terms name a policy that nobody asked for; a study that began with another one keeps it.
+    """
 
     terms: Terms
     resumed: Resumed
+    any_policy: bool = False
 
 
 def check_terms(old: Terms, new: Terms) -> None:

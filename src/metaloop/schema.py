@@ -427,8 +427,10 @@ class ParallelKeys(Section):
 
 class ControllerKeys(Section):
     max_iterations: Count = Field(100, description="trials in all, over the life of the study")
-    max_wall_time_s: Seconds = Field(28800.0, description="hours of work in all, in seconds")
-    no_improve_limit: Count = Field(15, description="settled trials in a row without a keep")
+    max_wall_time_s: Seconds = Field(28800.0, description="seconds of wall clock in all, while a controller runs")
+    no_improve_limit: Annotated[int, Field(ge=0, le=10**9)] = Field(
+        15, description="settled trials in a row without a keep that end the study; 0: they never do"
+    )
     failure_rate_limit: Annotated[float, Field(gt=0, le=1)] = Field(0.85, description="of the failure window")
     failure_window: Annotated[int, Field(ge=1, le=100_000)] = Field(8, description="trials the failure rate is of")
     parallel: Annotated[

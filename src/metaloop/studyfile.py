@@ -57,7 +57,7 @@ class StudyFile:
 
     `folder` is where the study lives; it need not exist. `telemetry` holds only the paths that were named, by key.
     `config_hash` covers all content after normalisation, and no comments. `lines`: the line of each dotted key.
-    `mutable`: what `policy.mutable` and `mutable_file` matched, relative to the workdir. `program`: `program_file`.
+    `auto`: the policy was left to us, so a study that began with another one goes on with that. `mutable`: what `policy.mutable` and `mutable_file` matched, relative to the workdir. `program`: `program_file`.
     `notes`: what may not be meant (a key that changes nothing here); a line each, for a person to read.
     """
 
@@ -70,6 +70,7 @@ class StudyFile:
     comparability: Comparability
     config_hash: str
     target: str = "command"
+    auto: bool = False
     mutable: tuple[str, ...] = ()
     program: Path | None = None
     needs: tuple[Need, ...] = ()
@@ -459,6 +460,7 @@ def _built(document: Document, source: _Source, checks: Checks) -> StudyFile:
         comparability=_comparability(document),
         config_hash=digest(canonical({**document.model_dump(mode="json", by_alias=True), "name": checks.name})),
         target=document.target.type,
+        auto=document.policy.type == "auto",
         mutable=checks.mutable,
         program=None if program is None else checks.base / program,
         needs=tuple(_needs(document)),
