@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from test_engine import lab
 
 from metaloop.adapters.ledger import open_ledger, read_ledger
 from metaloop.audit import audit
@@ -26,6 +25,7 @@ from metaloop.events import (
 )
 from metaloop.study import Study, evolve, fold
 from metaloop.values import Decision, Params, Score
+from test_engine import lab
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from workshop import COUNTED, Workshop, everything_under, interrupted, until
 
 SLEEP = "time.sleep(0.05)\n"
@@ -253,7 +254,8 @@ def test_a_daemon_that_forked_twice_ends_with_its_trial(tmp_path: Path) -> None:
     """In a session of its own, ignoring SIGTERM, holding stdout: the trial is scored, and nothing lives on."""
     daemon = (
         "import signal\nif os.fork() == 0:\n  os.setsid()\n  if os.fork() == 0:\n"
-        "    signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)\n  os._exit(0)\nos.wait()\nprint('score=0.5')"
+        "    signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)\n  os._exit(0)\nos.wait()\n"
+        "print('score=0.5')"
     )
     w = Workshop(tmp_path, daemon, keys={"controller": {"max_iterations": 2}})
     assert w.run().code == 0
@@ -376,8 +378,12 @@ def test_a_larger_budget_goes_on_to_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("section", "value", "term"),
-    [("objective", {"direction": "min"}, "objective"), ("policy", {"seed": 7}, "seed"), ("target", {"train_cmd": [sys.executable, "train.py", "-v"]}, "train")],
-)  # fmt: skip
+    [
+        ("objective", {"direction": "min"}, "objective"),
+        ("policy", {"seed": 7}, "seed"),
+        ("target", {"train_cmd": [sys.executable, "train.py", "-v"]}, "train"),
+    ],
+)
 def test_what_is_measured_may_not_change_under_way(tmp_path: Path, section: str, value: dict, term: str) -> None:
     """Refused with exit code 2, and how to begin another study; nothing is written."""
     w = Workshop(tmp_path)

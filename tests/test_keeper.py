@@ -367,8 +367,12 @@ def test_traps_laid_in_the_jobs_folder_hang_nobody(tmp_path, told):
     lay = "cd $HOME/..; rm -f step1.out; mkfifo step1.out result.tmp step1.err.x; ln -sf /dev/zero step0.out; chmod 0 ."
 
     async def story(executor):
-        step, second = (await run(executor, job(tmp_path, ["sh", "-c", lay], ["echo", "hi"]))).steps
+        handle = await begin(executor, job(tmp_path, ["sh", "-c", lay], ["echo", "hi"]))
+        outcome = ended(await executor.wait(handle))
+        step, second = outcome.steps
         assert (step.exit, second.exit) == (0, 0)
+        await executor.close()
+        assert await executor.look(handle) == outcome
         assert "step1.out was changed" in second.stdout
 
     told(story)

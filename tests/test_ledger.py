@@ -30,7 +30,8 @@ def written(folder: Path, count: int = 50, checkpoint: bool = True) -> Path:
 
 def left_in_wal(folder: Path) -> None:
     """The same by a process that dies at once: the -wal file stays."""
-    code = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import test_ledger as t; t.written(t.Path({str(folder)!r}), 50, False)"
+    here = str(Path(__file__).parent)
+    code = f"import sys; sys.path.insert(0, {here!r}); from test_ledger import *; written(Path({str(folder)!r}), 50, False)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
@@ -95,6 +96,14 @@ def cut_the_tail(path: Path) -> None:
     db.close()
 
 
+def opened_and_read(folder: Path) -> None:
+    ledger = open_ledger(folder)
+    try:
+        list(ledger.read())
+    finally:
+        ledger.close()
+
+
 DAMAGE = {
     "a digit changed": change_a_digit,
     "a row removed": remove_a_row,
@@ -117,11 +126,7 @@ def test_a_damaged_ledger_is_refused_and_never_started_afresh(tmp_path: Path, da
         list(read_ledger(folder))
     assert str(folder / FILE) in str(error.value)
     with pytest.raises(Damaged):
-        ledger = open_ledger(folder)
-        try:
-            list(ledger.read())
-        finally:
-            ledger.close()
+        opened_and_read(folder)
     if before is not None and damage != "an empty file":
         assert (folder / FILE).read_bytes() == before
 

@@ -60,7 +60,7 @@ def faults(path: Path) -> list[str]:
     lines = str(caught.value).splitlines()
     assert len(lines) == len(caught.value.faults)
     assert all(line.startswith(f"{path}:") for line in lines), lines
-    assert all(len(line) < 500 for line in lines)
+    assert all(len(line.removeprefix(f"{path}:")) < 500 for line in lines)
     return [line.removeprefix(f"{path}:").strip() for line in lines]
 
 
@@ -542,11 +542,13 @@ def test_a_file_of_more_than_a_mebibyte_is_not_read(there: Path):
 
 def test_an_alias_bomb_is_refused_in_under_a_second_and_under_200_megabytes():
     script = (
-        "import resource, sys, time; from pathlib import Path; from metaloop import studyfile, errors\n"
+        "import re, sys, time; from pathlib import Path; from metaloop import studyfile, errors\n"
         "import ruamel.yaml\n"
         "start = time.perf_counter()\n"
         "try: studyfile.load(Path(sys.argv[1]))\n"
-        "except errors.Faults: print(time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+        "except errors.Faults: seconds = time.perf_counter() - start\n"
+        "peak = re.search('VmHWM:\\\\s+(\\\\d+)', Path('/proc/self/status').read_text())[1]\n"
+        "print(seconds, peak)"
     )
     done = subprocess.run(
         [sys.executable, "-c", script, str(BAD / "01_alias_bomb.yaml")], capture_output=True, text=True, check=True

@@ -105,13 +105,13 @@ COUNTED = "open('ran.txt', 'a').write(os.environ['METALOOP_TRIAL'] + '\\n')\n"
 def marked(root: str) -> list[int]:
     """Living processes whose METALOOP_STUDY lies under `root`."""
     found = []
-    for pid in filter(str.isdigit, os.listdir("/proc")):
+    for process in Path("/proc").glob("[0-9]*"):
         try:
-            environ = Path(f"/proc/{pid}/environ").read_bytes()
+            environ = (process / "environ").read_bytes()
         except OSError:
             continue
         if re.search(rb"(?:^|\0)METALOOP_STUDY=" + re.escape(root.encode()), environ):
-            found.append(int(pid))
+            found.append(int(process.name))
     return found
 
 

@@ -57,7 +57,8 @@ class StudyFile:
 
     `folder` is where the study lives; it need not exist. `telemetry` holds only the paths that were named, by key.
     `config_hash` covers all content after normalisation, and no comments. `lines`: the line of each dotted key.
-    `auto`: the policy was left to us, so a study that began with another one goes on with that. `mutable`: what `policy.mutable` and `mutable_file` matched, relative to the workdir. `program`: `program_file`.
+    `auto`: the policy was left to us, so a study that began with another one goes on with that.
+    `mutable`: what `policy.mutable` and `mutable_file` matched, relative to the workdir. `program`: `program_file`.
     `notes`: what may not be meant (a key that changes nothing here); a line each, for a person to read.
     """
 
