@@ -16,7 +16,7 @@ from metaloop.policies.opening import opening
 from metaloop.roles import Thought
 from metaloop.study import View, fold
 from metaloop.terms import Baseline, Bounds, Terms
-from metaloop.testing_studies import Lab, Machine, ScriptedModel, shuffled, told
+from metaloop.testing import Lab, Machine, ScriptedModel, shuffled, told
 from metaloop.values import Choices, Objective, Params, Proposal, Range, Scalar
 
 

@@ -7,7 +7,9 @@ from metaloop.testing import (
     ExecutorConformance,
     InProcessExecutor,
     Kept,
+    Machine,
     ProcessExecutorConformance,
+    TakingTurns,
     perform_deeds,
 )
 
@@ -15,6 +17,20 @@ from metaloop.testing import (
 class TestLocalExecutor(ProcessExecutorConformance):
     def executor(self, tmp_path):
         return LocalExecutor(tmp_path / "lanes")
+
+
+class Deeds(Machine):
+    def perform(self, job, step):
+        return perform_deeds(job, step)
+
+
+class TestTakingTurns(ExecutorConformance):
+    @pytest.fixture(autouse=True)
+    def _store(self):
+        self.machine = Deeds(lambda _values, _seed: "")
+
+    def executor(self, tmp_path):
+        return TakingTurns(self.machine)
 
 
 class TestInProcessExecutor(ExecutorConformance):

@@ -31,7 +31,8 @@ def written(folder: Path, count: int = 50, checkpoint: bool = True) -> Path:
 def left_in_wal(folder: Path) -> None:
     """The same by a process that dies at once: the -wal file stays."""
     here = str(Path(__file__).parent)
-    code = f"import sys; sys.path.insert(0, {here!r}); from test_ledger import *; written(Path({str(folder)!r}), 50, False)"
+    write = f"written(Path({str(folder)!r}), 50, False)"
+    code = f"import sys; sys.path.insert(0, {here!r}); from test_ledger import *; {write}"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -10,7 +10,7 @@ import pytest
 from metaloop import errors
 from metaloop.policies import params, sampled
 from metaloop.study import View
-from metaloop.testing_policies import BOWL, SMALL, WIDE, Bench, PolicyConformance, bowl, changes
+from metaloop.testing import BOWL, SMALL, WIDE, Bench, PolicyConformance, bowl, changes
 from metaloop.values import Choices, Params, Proposal, Range, size
 
 TWO = {"a": Choices((1, 2)), "b": Choices(("x", "y", "z"))}
@@ -389,7 +389,7 @@ def test_a_missing_library_is_named_with_what_to_type(monkeypatch):
 def test_optuna_is_imported_by_the_first_proposal_of_a_sampler_and_by_nothing_else():
     script = """
 import sys
-from metaloop.testing_policies import BOWL, Bench
+from metaloop.testing import BOWL, Bench
 from metaloop.policies import params, sampled
 Bench(BOWL).run(params.random(), 3)
 policies = [sampled.tpe(), sampled.cmaes(), sampled.gp(), sampled.nsga2()]

@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from random import Random
 
 from msgspec.structs import replace
@@ -24,8 +26,9 @@ from metaloop.events import (
 )
 from metaloop.flow import Prompt
 from metaloop.jobs import Surroundings
-from metaloop.roles import Gone, Job, Model, Outcome, Running, StepOutcome, Thought
+from metaloop.roles import Gone, Job, Model, Outcome, Running, Step, StepOutcome, Thought
 from metaloop.terms import Bounds, Host, Terms
+from metaloop.testing.executors import InProcessExecutor, Kept
 from metaloop.values import Scalar
 
 
@@ -60,7 +63,8 @@ class MemoryLedger:
 
 @dataclass
 class Machine:
-    """Where jobs live when controllers die. `function` gives the text that a job prints, from its parameters and seed.
+    """Where jobs live when controllers die. `function` gives the text that a job prints, from its parameters and seed;
+    text that begins with `exit ` is a failure.
 
     `executions` counts what really ran, by (trial, run). `order` says which of the jobs in flight ends next: an index
     into them; by default the oldest.
@@ -68,93 +72,48 @@ class Machine:
 
     function: Callable[[dict[str, Scalar], int], str]
     order: Callable[[int], int] = lambda _: 0
-    jobs: dict[str, Job] = field(default_factory=dict)
-    released: dict[str, bool] = field(default_factory=dict)
-    outcomes: dict[str, Outcome] = field(default_factory=dict)
-    executions: dict[tuple[str, str], int] = field(default_factory=dict)
-    nonces: int = 0
+    store: dict[str, Kept] = field(default_factory=dict)
+    executions: Counter[tuple[str, str]] = field(default_factory=Counter)
+    nonces: Iterator[int] = field(default_factory=count)
 
     def nonce(self) -> str:
-        self.nonces += 1
-        return f"n{self.nonces}"
+        return f"n{next(self.nonces)}"
 
-    def compute(self, handle: str) -> None:
-        """The job runs, all at once."""
-        job = self.jobs[handle]
-        values = json.loads(job.env.get("AR_PARAMS_JSON", "{}"))
-        key = (job.env["METALOOP_TRIAL"], job.dir.rpartition("/")[2].partition("-")[0])
-        self.executions[key] = self.executions.get(key, 0) + 1
-        text = self.function(values, int(job.env["METALOOP_SEED"]))
-        exit = 1 if text.startswith("exit ") else 0
-        steps = tuple(StepOutcome(step.name, exit, None, None, 1.0, text, "") for step in job.steps)
-        self.outcomes[handle] = Outcome(steps)
-
-    def crashed(self) -> None:
-        """The controller is dead: what it had not released never runs, and what it had runs on to its end."""
-        for handle in [handle for handle in self.jobs if not self.released[handle]]:
-            del self.jobs[handle], self.released[handle]
-        for handle in self.jobs:
-            if handle not in self.outcomes:
-                self.compute(handle)
+    def perform(self, job: Job, step: Step) -> StepOutcome | str:
+        """The job's work, all at once."""
+        self.executions[job.env["METALOOP_TRIAL"], job.dir.rpartition("/")[2].partition("-")[0]] += 1
+        text = self.function(json.loads(job.env.get("AR_PARAMS_JSON", "{}")), int(job.env["METALOOP_SEED"]))
+        return StepOutcome(step.name, int(text.startswith("exit ")), None, None, 1.0, text, "")
 
 
-class ComputedExecutor:
-    """`roles.Executor` on a `Machine`: no process, no clock, and an order of ends that the machine decides."""
+class TakingTurns(InProcessExecutor):
+    """An executor on a `Machine`: one job ends at a time, in the machine's order, once all lanes that can are busy."""
 
     def __init__(self, machine: Machine) -> None:
-        self.machine = machine
-        self._waiting: dict[str, asyncio.Future[None]] = {}
-        self._pump: asyncio.Task[None] | None = None
-
-    async def start(self, job: Job) -> str:
-        self.machine.jobs[job.nonce], self.machine.released[job.nonce] = job, False
-        return job.nonce
-
-    async def release(self, handle: str) -> None:
-        self.machine.released[handle] = True
-
-    async def look(self, handle: str) -> Running | Outcome | Gone:
-        if handle in self.machine.outcomes:
-            return self.machine.outcomes[handle]
-        return Running(not self.machine.released[handle]) if handle in self.machine.jobs else Gone()
+        super().__init__(machine.perform, machine.store)
+        self._machine = machine
+        self._turns: dict[str, asyncio.Event] = {}
+        self._dealer: asyncio.Task[None] | None = None
 
     async def wait(self, handle: str) -> Outcome | Gone:
-        if handle not in self.machine.jobs:
-            return Gone()
-        if handle not in self.machine.outcomes:
-            future = self._waiting[handle] = asyncio.get_running_loop().create_future()
-            if self._pump is None or self._pump.done():
-                self._pump = asyncio.create_task(self._run())
-            await future
-        return self.machine.outcomes[handle]
+        if isinstance(await self.look(handle), Running):
+            turn = self._turns[handle] = asyncio.Event()
+            if self._dealer is None or self._dealer.done():
+                self._dealer = asyncio.create_task(self._deal())
+            await turn.wait()
+        return await super().wait(handle)
 
-    async def _run(self) -> None:
-        """Ends one job at a time, once every lane that can have one has one."""
-        while self._waiting:
+    async def _deal(self) -> None:
+        while self._turns:
             for _ in range(10):
                 await asyncio.sleep(0)
-            handles = list(self._waiting)
-            handle = handles[self.machine.order(len(handles)) % len(handles)]
-            if handle not in self.machine.outcomes:
-                self.machine.compute(handle)
-            future = self._waiting.pop(handle)
-            if not future.done():
-                future.set_result(None)
+            waiting = list(self._turns)
+            self._turns.pop(waiting[self._machine.order(len(waiting)) % len(waiting)]).set()
 
-    async def stop(self, handle: str) -> Outcome | Gone:
-        if handle not in self.machine.jobs:
-            return Gone()
-        if handle not in self.machine.outcomes:
-            job = self.machine.jobs[handle]
-            stopped = StepOutcome(job.steps[0].name, None, 9, "stopped", 0.5, "", "")
-            self.machine.outcomes[handle] = Outcome((stopped,))
-        if (future := self._waiting.pop(handle, None)) is not None and not future.done():
-            future.set_result(None)
-        return self.machine.outcomes[handle]
-
-    async def close(self, *, keep: bool = False) -> None:  # noqa: ARG002
-        if self._pump is not None:
-            self._pump.cancel()
+    async def close(self, *, keep: bool = False) -> None:
+        if self._dealer is not None:
+            self._dealer.cancel()
+        await super().close(keep=keep)
 
 
 class ScriptedModel:
@@ -197,22 +156,20 @@ class Lab:
                 return died
             except Crash:
                 died += 1
-                self.machine.crashed()
         self.session()
         return died
 
     async def _session(self, crash: int | None) -> StudyClosed | None:
         self.sessions += 1
-        ledger, executor = MemoryLedger(self.entries, crash), ComputedExecutor(self.machine)
+        ledger, executor = MemoryLedger(self.entries, crash), TakingTurns(self.machine)
         resumed = Resumed(self.bounds, HOST, "test", "none", "", "run")
         study = open_study(ledger, Session(self.terms, resumed))
         where = Surroundings("/study", "/", {}, {})
-        clock = iter(range(1 << 60))
+        clock = count()
         world = World(ledger, executor, where, self.machine.nonce, lambda: next(clock) * 1e-6, self.model)
-        try:
-            return await Engine(study, self.thought, world).run()
-        finally:
-            await executor.close()
+        closed = await Engine(study, self.thought, world).run()
+        await executor.close()
+        return closed
 
 
 def told(entries: Sequence[Entry]) -> list[Event]:

@@ -1,7 +1,4 @@
-"""Public doubles, and one conformance suite a seam: whoever implements a port makes a subclass and is told what lacks.
-
-A suite is a class of pytest tests with one method to override; the doubles pass the same suites as the real thing.
-"""
+"""Executors: a double without processes, and the suite that every executor has to pass."""
 
 import asyncio
 import os
