@@ -97,7 +97,7 @@ class TakingTurns(InProcessExecutor):
 
     async def wait(self, handle: str) -> Outcome | Gone:
         if isinstance(await self.look(handle), Running):
-            turn = self._turns[handle] = asyncio.Event()
+            turn = self._turns.setdefault(handle, asyncio.Event())
             if self._dealer is None or self._dealer.done():
                 self._dealer = asyncio.create_task(self._deal())
             await turn.wait()
