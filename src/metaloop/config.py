@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from metaloop import __version__
-from metaloop.adapters.host import program, this_host
+from metaloop.adapters.host import enforced, program, this_host
 from metaloop.adapters.inbox import FileInbox
 from metaloop.adapters.ledger import open_ledger
 from metaloop.adapters.projections import Paths, Projections, refuse_tracked
@@ -29,9 +29,6 @@ from metaloop.terms import Terms
 
 if TYPE_CHECKING:
     from metaloop.studyfile import StudyFile
-
-RUNG = "limits"
-"""What isolates trials here: limits on the process tree, no sandbox."""
 
 
 # ---- thought ---------------------------------------------------------------------------------------------------------
@@ -166,7 +163,20 @@ async def _run(
 
 def resumed(file: "StudyFile", mode: Literal["run", "one"] = "run") -> Resumed:
     """What a session records of itself."""
-    return Resumed(file.bounds, this_host(), __version__, RUNG, file.config_hash, mode)
+    rung = f"limits on {', '.join(enforced())}; no sandbox"
+    return Resumed(file.bounds, this_host(), __version__, rung, file.config_hash, mode)
+
+
+def unenforceable(file: "StudyFile") -> tuple[str, ...]:
+    """Limits that the study asks for and this machine cannot hold, a line each."""
+    limits, held = file.bounds.limits, enforced()
+    asked = {"memory": "target.limits.memory" in file.lines, "processes": "target.limits.processes" in file.lines}
+    wanted = {"memory": limits.memory, "processes": limits.processes}
+    return tuple(
+        f"target.limits.{name}: {wanted[name]} cannot be held here: it needs a control group that may be written"
+        for name, given in asked.items()
+        if given and wanted[name] is not None and name not in held
+    )
 
 
 def surroundings(file: "StudyFile") -> Surroundings:

@@ -67,7 +67,7 @@ def row(study: Study, trial: Trial) -> Row:
         gain = study.objective.gain(trial.score.value, holder.score.value)
         width = noise_width(study)
         noise = gain / width if width else None
-    reference = study.trials[study.baseline].fingerprint if study.baseline is not None else ""
+    reference = study.reference
     first = trial.result
     return Row(
         trial=trial.number,

@@ -232,6 +232,12 @@ class Study:
     def incumbent(self) -> Trial | None:
         return None if self.tally.incumbent is None else self.trials[self.tally.incumbent]
 
+    @property
+    def reference(self) -> str:
+        """The fingerprint of the hardware that results are compared on: as configured, else the baseline's."""
+        baseline = self.trials[self.baseline].fingerprint if self.baseline is not None else ""
+        return self.the_terms.fingerprint or baseline
+
     def number(self, role: Role) -> int:
         """The number of the next trial: the baseline is 0, everything else counts from 1."""
         return 0 if role == "baseline" and 0 not in self.trials else self.latest + 1

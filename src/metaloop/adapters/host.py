@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from metaloop.adapters.keeper import hierarchies
 from metaloop.terms import Host
 from metaloop.values import digest
 
@@ -34,6 +35,13 @@ def _gpu() -> str:
         lines = path.read_text(errors="replace").splitlines()
         names += [line.partition(":")[2].strip() for line in lines if line.startswith("Model:")]
     return ", ".join(names)
+
+
+def enforced() -> tuple[str, ...]:
+    """Which limits hold for a trial's whole process tree on this machine; memory and processes need a control group."""
+    names = {"memory.max": "memory", "memory.limit_in_bytes": "memory", "pids.max": "processes"}
+    found = {names[file] for _, files in hierarchies() for file in files}
+    return ("wall clock", "output", "open files", *sorted(found))
 
 
 def program(name: str, cwd: str, path: str | None) -> str | None:

@@ -17,7 +17,7 @@ import msgspec
 from metaloop import exports
 from metaloop.errors import UsageError
 from metaloop.events import Decided, Entry, Proposed, Refused
-from metaloop.records import row, totals
+from metaloop.records import row
 from metaloop.study import Study
 
 
@@ -109,7 +109,8 @@ class Projections:
             state = {
                 "study": study.name,
                 "place": study.place,
-                "trials": totals(study).by_status,
+                "settled": study.tally.settled,
+                "measured": study.tally.measured,
                 "best": None if incumbent is None else msgspec.to_builtins(row(study, incumbent)),
                 "closed": study.closed.reason if study.closed else None,
             }

@@ -81,7 +81,7 @@ def against(r: Row) -> str:
         return "" if r.sd is None else f"+- {r.sd:.2g} ({r.runs} runs)" if r.sd else f"{r.runs} equal runs"
     if not r.gain:
         return "equal"
-    size = f"{abs(r.noise):.1f} sd" if r.noise else f"{abs(r.gain):.3g}"
+    size = f"{abs(r.gain):.3g}" if not r.noise else f"{abs(r.noise):.1f} sd" if abs(r.noise) < 1000 else "over 1000 sd"
     return f"{'better' if r.gain > 0 else 'worse'} by {size}"
 
 
@@ -158,17 +158,25 @@ def _spent(study: Study) -> str:
     return f"{study.at:.0f} s of wall clock"
 
 
+def program() -> str:
+    """What to type to get this program: its name if that finds it, else where it is."""
+    found, this = shutil.which("metaloop"), Path(sys.argv[0])
+    if this.name != "metaloop" or (found and Path(found).resolve() == this.resolve()):
+        return "metaloop"
+    return shown(this)
+
+
 def _next(study: Study, place: str, again: str) -> list[str]:
     """Commands that can be typed now, each with what it is for."""
     lines = []
     if study.incumbent is not None:
-        lines.append((f"metaloop best {place}", "the parameters"))
-        lines.append((f"metaloop show {study.incumbent.number} {place}", "all that is known of that trial"))
-    lines.append((f"metaloop audit {place}", "derive every proposal and decision again"))
+        lines.append((f"best {place}", "the parameters"))
+        lines.append((f"show {study.incumbent.number} {place}", "all that is known of that trial"))
+    lines.append((f"audit {place}", "derive every proposal and decision again"))
     if again:
         lines += _go_on(study, again)
-    width = max(len(command) for command, _ in lines)
-    return [f"{command:<{width}}  {about}" for command, about in lines]
+    width, this = max(len(command) for command, _ in lines), program()
+    return [f"{this} {command:<{width}}  {about}" for command, about in lines]
 
 
 def _go_on(study: Study, again: str) -> list[tuple[str, str]]:

@@ -16,9 +16,9 @@ from metaloop.adapters.ledger import controller, integrity, read_ledger
 from metaloop.cli.find import Named, Opened, folder, read
 from metaloop.cli.output import COLOURS, card, clean, counted, params_text, say, shown, tell, tell_json, trial_line
 from metaloop.errors import Damaged, UsageError
-from metaloop.events import Decided, Entry, Finished, Proposed, Refused
+from metaloop.events import Decided, Entry, Finished, Proposed, Refused, Started
 from metaloop.records import Row, row, totals
-from metaloop.study import Study, Trial, evolve, fold
+from metaloop.study import PREPARE, Study, Trial, evolve, fold
 from metaloop.values import digest
 
 Json = Annotated[bool, Parameter(name="--json", negative="", help="One JSON document on stdout, nothing else there.")]
@@ -349,13 +349,24 @@ def _canonical(where: Path) -> str:
 
 
 def _artefacts(where: Path, entries: list[Entry]) -> Iterator[tuple[int, str]]:
-    """Files of finished runs that are not what was read. A file that is gone (`metaloop gc`) is no finding."""
+    """Files of finished runs that are not what was read. A file that is gone (`metaloop gc`) is no finding.
+
+    An attempt's folder is the one that its handle names: one that was ended before it was recorded left a folder too.
+    """
+    handles: dict[tuple[int, int, int], str] = {}
     for entry in entries:
-        if isinstance(entry.event, Finished):
-            event = entry.event
-            place = "prepare" if event.trial < 0 else f"{event.trial:04}"
-            for attempt in (where / "trials" / place).glob(f"r{event.run}-a{event.attempt}-*"):
-                for name, expected in event.output.items():
-                    path = attempt / name
-                    if path.is_file() and digest(path.read_bytes()) != expected:
-                        yield entry.place, f"{path} is not what was read when trial {event.trial} finished"
+        match entry.event:
+            case Started(trial, run, attempt):
+                handles[trial, run, attempt] = entry.event.handle
+            case Finished(trial, run, attempt):
+                place = "prepare" if trial == PREPARE else f"{trial:04}"
+                for path in (where / "trials" / place).glob(f"r{run}-a{attempt}-*"):
+                    if path.name in handles.get((trial, run, attempt), ""):
+                        yield from ((entry.place, text) for text in _altered(path, entry.event))
+
+
+def _altered(folder: Path, event: Finished) -> Iterator[str]:
+    for name, expected in event.output.items():
+        path = folder / name
+        if path.is_file() and digest(path.read_bytes()) != expected:
+            yield f"{path} is not what was read when trial {event.trial} finished"

@@ -16,7 +16,7 @@ from cyclopts import Parameter
 from metaloop.adapters.inbox import request_id
 from metaloop.adapters.projections import Paths
 from metaloop.cli.output import COLOURS, card, clean, fitted, say, shown, tell, tell_json, trial_line
-from metaloop.config import Outcome, drive, surroundings
+from metaloop.config import Outcome, drive, surroundings, unenforceable
 from metaloop.errors import UsageError
 from metaloop.events import Decided, Directed, Entry, Finished, Proposed, Refused
 from metaloop.records import row, totals
@@ -69,7 +69,7 @@ def run(
         if value is not None
     }
     study = _study(file, cmd, metric, direction, param or [], overrides)
-    again = f"metaloop run {file}" + (f" --dir {dir}" if dir else "") if file else ""
+    again = f"run {file}" + (f" --dir {dir}" if dir else "") if file else ""
     return _drive(_placed(study, dir), json=json, strict_exit=fail_if_no_improvement, again=again)
 
 
@@ -167,7 +167,7 @@ def _drive(
     if missing := file.missing(os.environ):
         raise UsageError("\n".join(f"cannot run {file.path or file.terms.name}: {line}" for line in missing))
     where = surroundings(file)
-    for note in file.notes:
+    for note in (*file.notes, *unenforceable(file)):
         say(f"metaloop: note: {note}", "yellow")
     narrator = Narrator(quiet=json)
     if not json and request is None:
@@ -319,7 +319,7 @@ def demo(
         text = (folder / "study.yaml").read_text(encoding="utf-8")
         python = sys.executable.replace("'", "''")
         (folder / "study.yaml").write_text(text.replace("[python3,", f"['{python}',"), encoding="utf-8")
-    return _drive(load(folder / "study.yaml"), json=json, again=f"metaloop run {folder / 'study.yaml'}")
+    return _drive(load(folder / "study.yaml"), json=json, again=f"run {folder / 'study.yaml'}")
 
 
 def init(
@@ -363,12 +363,13 @@ def check(
         raise UsageError("expected a study file: metaloop check study.yaml")
     study = load(file)
     problems = [*study.missing(os.environ), *_unrunnable(study)]
+    notes = (*study.notes, *unenforceable(study))
     if json:
-        tell_json({"file": str(file), "problems": problems, "notes": list(study.notes)})
+        tell_json({"file": str(file), "problems": problems, "notes": list(notes)})
         return 2 if problems else 0
     for problem in problems:
         say(f"metaloop: {clean(problem)}", "red")
-    for note in study.notes:
+    for note in notes:
         say(f"metaloop: note: {clean(note)}", "yellow")
     if not problems:
         _announce(study)

@@ -227,12 +227,9 @@ def _unscored(result: Result | None) -> str:
 
 
 def _elsewhere(study: Study, trial: Trial) -> str:
-    reference = study.the_terms.fingerprint or (
-        study.trials[study.baseline].fingerprint if study.baseline is not None else trial.fingerprint
-    )
-    if trial.fingerprint == reference:
+    if not study.reference or trial.fingerprint == study.reference:
         return ""
-    return f"not comparable: ran on {trial.fingerprint}, the study is measured on {reference}"
+    return f"not comparable: ran on {trial.fingerprint}, the study is measured on {study.reference}"
 
 
 def told(score: Score) -> str:
