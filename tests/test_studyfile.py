@@ -14,9 +14,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from metaloop import schema, studyfile
+from metaloop import studyfile
 from metaloop.errors import ConfigError, Faults
-from metaloop.studyfile import StudyFile, from_flags, from_mapping, json_schema, load, parse_param
+from metaloop.studyfile import StudyFile, from_flags, from_mapping, json_schema, load, parse_param, schema
 from metaloop.terms import Baseline, Limits
 from metaloop.values import Choices, Range
 

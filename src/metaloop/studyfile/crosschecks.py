@@ -8,11 +8,11 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePath
 
-from metaloop import schema
-from metaloop.globs import Tree, by_place, exists, is_dir, is_file, same
-from metaloop.schema import Document, Fault, RangeKeys, dotted, found
+from metaloop.studyfile import schema
+from metaloop.studyfile.globs import Tree, by_place, exists, is_dir, is_file, same
+from metaloop.studyfile.schema import Document, Fault, RangeKeys, dotted, found
+from metaloop.studyfile.yaml12 import Place
 from metaloop.values import Domain, Objective, Scalar, Space, accept
-from metaloop.yaml12 import Place
 
 NEEDS_SPACE = frozenset({"grid", "random", "tpe", "cmaes", "gp", "nsga2", "auto", "llm"})
 MOST_GRID = 1_000_000  # points a parameter, held in memory by whoever walks them

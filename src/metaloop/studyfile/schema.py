@@ -28,8 +28,8 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
+from metaloop.studyfile.yaml12 import Place
 from metaloop.values import Choices, Domain, Range, Scalar, number
-from metaloop.yaml12 import Place
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 
-from metaloop.schema import Fault
-from metaloop.yaml12 import Place
+from metaloop.studyfile.schema import Fault
+from metaloop.studyfile.yaml12 import Place
 
 IGNORED = frozenset({".git", ".metaloop"})
 

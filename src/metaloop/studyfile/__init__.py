@@ -18,13 +18,13 @@ from typing import TypeAlias
 
 from pydantic import ValidationError
 
-from metaloop import schema, yaml12
-from metaloop.crosschecks import Checks
 from metaloop.errors import ConfigError, Faults
-from metaloop.schema import Document, Fault, RangeKeys, dotted, found
+from metaloop.studyfile import schema, yaml12
+from metaloop.studyfile.crosschecks import Checks
+from metaloop.studyfile.schema import Document, Fault, RangeKeys, dotted, found
+from metaloop.studyfile.yaml12 import Node, Place, Unreadable
 from metaloop.terms import Baseline, Bounds, Limits, Terms
 from metaloop.values import Domain, Objective, Scalar, Space, Value, accept, canonical, digest, number
-from metaloop.yaml12 import Node, Place, Unreadable
 
 MOST_BYTES = 1 << 20
 Raw: TypeAlias = dict[str, object]
