@@ -19,10 +19,10 @@ demo: .venv/.run  ## a real study in half a minute: no key, no GPU, no download 
 	@$(BIN)/metaloop demo
 
 test: .venv/.dev  ## all tests but torture
-	$(BIN)/python -m pytest -m 'not torture'
+	$(BIN)/python -m pytest -m 'not torture' -n 2 --dist worksteal
 
 quick: .venv/.dev  ## the tests that are not slow
-	$(BIN)/python -m pytest -m 'not slow and not torture'
+	$(BIN)/python -m pytest -m 'not slow and not torture' -n 2 --dist worksteal
 
 check: .venv/.dev  ## format, lint, types, layers
 	$(BIN)/ruff format --check .

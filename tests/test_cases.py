@@ -1,6 +1,7 @@
 """The worked cases of the experiment loop, through the real command line and real processes."""
 
 import json
+import shlex
 import signal
 import sys
 import time
@@ -433,7 +434,7 @@ def test_nothing_is_written_outside_the_study(tmp_path: Path) -> None:
 def test_a_study_without_a_file(tmp_path: Path) -> None:
     """`run --cmd`, and the same line again resumes it."""
     w = Workshop(tmp_path, COUNTED + "x = P.get('x', 0.9)\nprint(f'score={1 - (x - 0.3) ** 2!r}')")
-    line = ["run", "--cmd", f"{sys.executable} train.py", "--metric", "score", "--direction", "max",
+    line = ["run", "--cmd", f"{shlex.quote(sys.executable)} train.py", "--metric", "score", "--direction", "max",
             "--param", "x=0.0..1.0", "--policy", "random", "--max-iterations", "4"]  # fmt: skip
     assert w(*line).code == 0
     assert w.executed() == ["0", "0", "0", "1", "2", "3", "4"]
@@ -484,3 +485,62 @@ def test_a_policy_that_nobody_chose_stays_what_it_was(tmp_path: Path) -> None:
     assert {row["by"] for row in w.rows()} == {"random"}
     w.write(policy={"type": "tpe"})
     assert w.run("--max-iterations", "6").code == 2
+
+
+def test_nothing_is_better_than_the_ceiling(tmp_path: Path) -> None:
+    """The study ends there; a loss of 0 is one."""
+    w = Workshop(tmp_path, "print(f\"loss={abs(P['x'] - 0.5)!r}\")")
+    w.write(
+        objective={"metric": "loss", "direction": "min", "ceiling": 0},
+        policy={"type": "grid", "params": {"x": [0.1, 0.5, 0.9]}},
+    )
+    assert "ceiling" in w.run("--json").json["closed"]["why"]
+    assert len(w.trials()) == 2
+
+
+def test_other_hardware_is_marked_and_with_strict_not_kept(tmp_path: Path) -> None:
+    for strict, kept in ((False, True), (True, False)):
+        w = Workshop(tmp_path / str(strict))
+        w.write(
+            comparability={
+                "expected_hardware_fingerprint": "0123456789abcdef",
+                "strict": strict,
+                "budget_mode": "parallel_wallclock",
+            }
+        )
+        assert w.run().code == 0
+        rows = w.rows()
+        assert not any(row["comparable"] for row in rows)
+        assert any(row["decision"] == "keep" for row in rows) is kept
+        assert "\tparallel_wallclock\t" in w("export").out
+
+
+def test_a_value_that_is_not_plausible_is_set_aside(tmp_path: Path) -> None:
+    w = Workshop(
+        tmp_path, "print('score=7' if P['x'] > 0.5 else 'score=0.5')", keys={"objective": {"plausible": [0, 1]}}
+    )
+    w.write(policy={"type": "grid", "params": {"x": [0.1, 0.9]}})
+    w.run()
+    assert [row["status"] for row in w.rows()] == ["ok", "invalid_metric"]
+    assert "plausible" in w("show", "2").out
+
+
+def test_copies_for_other_programs_are_kept_where_they_are_named(tmp_path: Path) -> None:
+    """`telemetry`: events, results, outputs, versions, checkpoint; made anew by whoever resumes."""
+    named = {
+        "trace_path": "t/events.jsonl",
+        "ledger_path": "t/results.tsv",
+        "artifacts_dir": "t/runs",
+        "versions_dir": "t/versions",
+    }
+    w = Workshop(tmp_path, keys={"telemetry": named, "controller": {"checkpoint_path": "t/checkpoint.json"}})
+    w.run()
+    (tmp_path / "t/results.tsv").unlink()
+    w.run("--max-iterations", "4")
+    assert len((tmp_path / "t/results.tsv").read_text().splitlines()) == 5
+    places = [json.loads(line)["place"] for line in (tmp_path / "t/events.jsonl").read_text().splitlines()]
+    assert places == list(range(1, len(places) + 1))
+    assert {path.name for path in (tmp_path / "t/runs").iterdir()} == {f"run-000{n}" for n in range(1, 5)}
+    assert (tmp_path / "t/runs/run-0001/r0-train.out").read_text().startswith("score=")
+    best = json.loads((tmp_path / "t/checkpoint.json").read_text())["best"]
+    assert json.loads((tmp_path / f"t/versions/v{best['trial']:04}/version.json").read_text())["value"] == best["value"]

@@ -225,4 +225,5 @@ def _no_program(file: "StudyFile", key: str, name: str, cwd: str) -> ConfigError
 
 
 def _fault(file: "StudyFile", key: str, message: str) -> ConfigError:
-    return ConfigError(message, file=str(file.path or ""), line=file.lines.get(key), key=key)
+    shown = "--cmd" if file.path is None and key == "target.train_cmd" else key
+    return ConfigError(message, file=str(file.path or ""), line=file.lines.get(key), key=shown)

@@ -87,8 +87,8 @@ def results_rl(study: Study, r: Row) -> tuple[object, ...]:
 
 
 def budget_mode(study: Study) -> str:
-    """Whether trials had the machine to themselves, or shared it with other lanes."""
-    return "fixed_wallclock" if study.bounds.lanes == 1 else "parallel_wallclock"
+    """How trials were bounded: as configured for one lane; trials in several shared the machine."""
+    return study.the_terms.budget_mode if study.bounds.lanes == 1 else "parallel_wallclock"
 
 
 def outcome(r: Row) -> str:

@@ -202,8 +202,10 @@ def enough(study: Study, tally: Tally | None = None) -> Ending | None:
         return Ending("directed", "what was asked for is done")
     if _needs_baseline(study) and _hopeless(study):
         return Ending("baseline_failed", "the baseline could not be measured")
-    if tally.best is not None and study.objective.reached(tally.best):
-        return Ending("target", f"the target of {study.objective.target:g} is reached")
+    if tally.best is not None and (goal := study.objective.reached(tally.best)) is not None:
+        return Ending(
+            "target", f"the {'target' if goal == study.objective.target else 'ceiling'} of {goal:g} is reached"
+        )
     if tally.exhausted:
         return Ending("exhausted", tally.exhausted)
     if _failing(study, tally):

@@ -42,6 +42,7 @@ class Terms(Value, frozen=True):
     same_host: bool = False
     fingerprint: str = ""
     frozen: dict[str, str] = {}
+    budget_mode: str = "fixed_wallclock"
 
 
 class Limits(Value, frozen=True):

@@ -23,7 +23,9 @@ class Value(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
 
 
 class Objective(Value, frozen=True):
-    """One metric and the direction in which it gets better. `target` ends the study, `ceiling` is the best possible."""
+    """One metric and the direction in which it gets better. A study ends at its `target`, and at the `ceiling`, the
+    best that there can be; outside `plausible` a value is set aside.
+    """
 
     metric: str
     direction: Direction
@@ -39,9 +41,10 @@ class Objective(Value, frozen=True):
         """Strictly better; a tie is not progress."""
         return self.gain(new, old) > 0
 
-    def reached(self, value: float) -> bool:
-        """Whether `value` is at the target or beyond it. Never, without a target."""
-        return self.target is not None and self.gain(value, self.target) >= 0
+    def reached(self, value: float) -> float | None:
+        """The target or ceiling that `value` is at or beyond; None where there is none, or it is not."""
+        goals = (goal for goal in (self.target, self.ceiling) if goal is not None)
+        return next((goal for goal in goals if self.gain(value, goal) >= 0), None)
 
 
 # ---- what may be tried -----------------------------------------------------------------------------------------------

@@ -500,6 +500,7 @@ def _terms(document: Document, checks: Checks) -> Terms:
         same_host=comparability.strict,
         fingerprint=comparability.fingerprint,
         frozen=checks.frozen,
+        budget_mode=comparability.budget_mode,
     )
 
 
