@@ -242,7 +242,8 @@ class Engine:
                     self._lanes[act] = lane
                     self._task(act, self._see_through(act, lane))
                 case StopRun() if act not in self._tasks:
-                    by: Literal["guard", "person"] = "person" if self.study.stop else "guard"
+                    asked = self.study.stop or act.trial in self.study.kills
+                    by: Literal["guard", "person"] = "person" if asked else "guard"
                     self._task(act, self._stop(act.trial, act.run, Stopped(by, act.why)))
                 case AskModel() if act not in self._tasks:
                     self._task(act, self._ask(act))

@@ -162,13 +162,17 @@ class Faulted(Event, frozen=True, tag="Faulted"):
 
 
 class Directed(Event, frozen=True, tag="Directed"):
-    """A person (or later a director) asked for something from outside. `try` carries a change to run as it is."""
+    """A person (or later a director) asked for something from outside. `try` carries a change to run as it is, `kill`
+    the number of the `trial` to end, `hint` a `text` for whoever proposes.
+    """
 
     request: str
-    op: Literal["stop", "pause", "resume", "try"]
+    op: Literal["stop", "pause", "resume", "try", "kill", "hint"]
     by: str
     why: str = ""
     change: values.Change | None = None
+    trial: int | None = None
+    text: str = ""
 
 
 class Alerted(Event, frozen=True, tag="Alerted"):

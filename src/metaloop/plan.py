@@ -5,6 +5,7 @@ Acts come in two kinds: those that only think (`OpenRound`, `Think`, `Settle`, `
 (`StartRun`, `StopRun`, `AskModel`, `WakeAt`).
 """
 
+from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -157,10 +158,17 @@ def _advance(study: Study, round: Round) -> list[Act]:
         return [Think(round.number, "propose")]
     waiting = [(t, r) for t, r in round.waits if not study.run(t, r).settled]
     if waiting:
-        return [StartRun(t, r) for t, r in waiting]
+        return [*(StartRun(t, r) for t, r in waiting), *_killed(study, waiting)]
     if study.the_terms.order == "strict" and round.number != next(iter(study.open)):
         return []
     return [Think(round.number, "measure") if round.scores is None else Settle(round.number)]
+
+
+def _killed(study: Study, waiting: Sequence[tuple[int, int]]) -> Iterator[StopRun]:
+    """What runs of trials that a person wants ended. It is followed all the same, and settled by its end."""
+    for trial, run in waiting:
+        if (kill := study.kills.get(trial)) is not None and study.run(trial, run).running:
+            yield StopRun(trial, run, f"ended by {kill.by}" + (f": {kill.why}" if kill.why else ""))
 
 
 def _prepare(study: Study, abrupt: Ending | None) -> tuple[Act, ...]:

@@ -211,6 +211,9 @@ class Study:
         self.requests: set[str] = set()
         self.paused = False
         self.stop: Directed | None = None
+        self.kills: dict[int, Directed] = {}
+        """Undecided trials that somebody wants ended."""
+        self.hints: list[Directed] = []
         self.closed: StudyClosed | None = None
         self.alerts: list[str] = []
 
@@ -375,6 +378,7 @@ def _decide(study: Study, event: Decided, place: int) -> None:
         trial = study.trials[number]
         trial.kept, trial.crowned = number in decision.kept, crowned and number == decision.crowned
         trial.decided_at, trial.why, trial.beat = place, decision.why, before.incumbent
+        study.kills.pop(number, None)
         if trial.failed and isinstance(trial.result, Failed | Refusal):
             failures[trial.result.reason] = failures.get(trial.result.reason, 0) + 1
     searched = round.role != "baseline"
@@ -422,6 +426,11 @@ def _direct(study: Study, event: Directed) -> None:
             study.paused = False
         case "try":
             study.directives.append(event)
+        case "kill":
+            if event.trial in study.trials and study.trials[event.trial].decided_at is None:
+                study.kills[event.trial] = event
+        case "hint":
+            study.hints.append(event)
 
 
 # ---- what a round may see --------------------------------------------------------------------------------------------
