@@ -4,6 +4,8 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
+
 from metaloop.adapters.inbox import put, request_id
 from metaloop.adapters.ledger import read_ledger
 from metaloop.events import Directed
@@ -91,3 +93,141 @@ def test_an_interrupt_at_any_moment_ends_in_order(tmp_path: Path) -> None:
             assert "Traceback" not in err, (number, err)
     assert not marked(str(tmp_path))
     assert w("audit").code == 0
+
+
+# ---- metaloop steer --------------------------------------------------------------------------------------------------
+
+
+def test_steer_pauses_resumes_and_stops_a_live_study(tmp_path: Path) -> None:
+    """Each is recorded before the command says so, with who asked and why."""
+    w, process = started(tmp_path)
+    done = w("steer", "s", "pause", "--by", "ann", "--why", "lunch")
+    assert (done.code, done.out.split(":")[0]) == (0, "pause")
+    assert [(d.op, d.by, d.why) for d in directed(w)] == [("pause", "ann", "lunch")]
+    time.sleep(0.5)
+    before = len(w.executed())
+    time.sleep(0.6)
+    assert len(w.executed()) == before
+    assert w("steer", "s", "resume", "--json").json["recorded"]
+    until(lambda: len(w.executed()) > before)
+    assert w("steer", "study.yaml", "stop", "--by", "ann", "--why", "enough").code == 0
+    assert process.wait(timeout=10) == 0
+    assert "ann: enough" in w("status", "--json").json["closed"]["why"]
+    assert w("audit").code == 0
+
+
+def test_steer_ends_one_trial_and_the_study_goes_on(tmp_path: Path) -> None:
+    """It is settled as stopped by a person: no failure, nothing of it runs on, and it is not run again."""
+    script = COUNTED + "time.sleep(60 if os.environ['METALOOP_TRIAL'] == '2' else 0.05)\nprint('score=0.5')"
+    w = Workshop(tmp_path, script, keys={"controller": {"max_iterations": 4}})
+    process = w.start("run", "study.yaml")
+    until(lambda: "2" in w.executed())
+    assert w("steer", "s", "kill", "--trial", "2", "--by", "ann", "--why", "stuck").code == 0
+    assert process.wait(timeout=10) == 0
+    assert w.executed() == ["1", "2", "3", "4"]
+    row = w.rows()[1]
+    assert (row["status"], row["verdict"], row["reason"]) == ("stopped", "stopped", "ended by ann: stuck")
+    assert [row["status"] for row in w.rows()].count("ok") == 3
+    assert not w.alive()
+    assert w("audit").code == 0
+
+
+def test_a_trial_that_outlived_its_controller_is_ended_by_the_next(tmp_path: Path) -> None:
+    """Recorded without a controller, and said so; what a person wants ended does not come back."""
+    w, process = started(tmp_path, COUNTED + "time.sleep(60 if len(open('ran.txt').readlines()) == 1 else 0)")
+    process.kill()
+    process.wait()
+    done = w("steer", "s", "kill", "--trial", "1")
+    assert done.code == 0
+    assert "the next `metaloop run`" in done.out
+    w.run("--max-iterations", "2", timeout=20)
+    assert w.rows()[0]["status"] == "stopped"
+    assert w.executed() == ["1", "2"]
+    assert w("audit").code == 0
+
+
+def test_a_hint_is_kept_whether_a_controller_lives_or_not(tmp_path: Path) -> None:
+    """And shown in status, where it cannot move a cursor."""
+    w, process = started(tmp_path)
+    assert w("steer", "s", "hint", "smaller\x1b[2J steps", "--by", "ann").code == 0
+    process.send_signal(signal.SIGTERM)
+    process.wait(timeout=10)
+    assert w("steer", "s", "hint", "larger steps", "--by", "bob").code == 0
+    assert [hint["text"] for hint in w("status", "--json").json["hints"]] == ["smaller\x1b[2J steps", "larger steps"]
+    told = w("status").out
+    assert "\x1b" not in told
+    assert "hint by bob: larger steps" in told
+    assert w("audit").code == 0
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["hint"], "expected a hint"),
+        (["hint", " "], "expected a hint"),
+        (["hint", "x" * 5000], "at most 4000 characters"),
+        (["kill"], "expected --trial N"),
+        (["kill", "3"], "did you mean --trial 3?"),
+        (["kill", "--trial", "3"], "running now: none"),
+        (["pause", "dinner"], "did you mean --why 'dinner'?"),
+        (["stop", "--trial", "3"], "expected no --trial"),
+        (["pause"], "no controller runs this study"),
+        (["resume"], "no controller runs this study"),
+        (["stop"], "no controller runs this study"),
+        (["paws"], "paws"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_one_line(interrupted_study: Workshop, argv: list[str], said: str) -> None:
+    """Exit code 2, and neither the ledger nor the inbox holds a trace of it."""
+    w = interrupted_study
+    done = w("steer", "s", *argv)
+    assert (done.code, done.out) == (2, "")
+    assert said in done.err
+    assert len(done.err.splitlines()) == 1
+    assert not directed(w)
+    assert not list((w.study / "inbox").glob("*"))
+
+
+@pytest.fixture(scope="module")
+def interrupted_study(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
+    w, process = started(tmp_path_factory.mktemp("interrupted"))
+    process.send_signal(signal.SIGTERM)
+    process.wait(timeout=10)
+    return w
+
+
+def test_nothing_is_asked_of_a_study_that_is_over(tmp_path: Path) -> None:
+    w = Workshop(tmp_path)
+    w.run()
+    for argv in (["hint", "more"], ["stop"], ["kill", "--trial", "1"]):
+        done = w("steer", "s", *argv)
+        assert done.code == 2
+        assert "this study is over (all 3 trials are done)" in done.err
+
+
+def test_a_request_that_is_not_taken_up_is_said_to_wait(tmp_path: Path) -> None:
+    """Exit code 75, while the controller lives and does not look; it is carried out when it does."""
+    w, process = started(tmp_path)
+    process.send_signal(signal.SIGSTOP)
+    try:
+        done = w("steer", "s", "stop")
+    finally:
+        process.send_signal(signal.SIGCONT)
+    assert done.code == 75
+    assert "stays in" in done.err
+    assert process.wait(timeout=10) == 0
+    assert [d.op for d in directed(w)] == ["stop"]
+
+
+def test_a_request_does_not_wait_for_a_controller_that_is_gone(tmp_path: Path) -> None:
+    """Who asks while it dies is refused, and the next run is not stopped by what was meant for this one."""
+    w, process = started(tmp_path)
+    process.send_signal(signal.SIGSTOP)
+    asking = w.start("steer", "s", "stop")
+    until(lambda: list((w.study / "inbox").glob("*.json")))
+    process.kill()
+    process.wait()
+    _, err = asking.communicate(timeout=10)
+    assert asking.returncode == 2
+    assert "no controller runs this study" in err
+    assert not list((w.study / "inbox").iterdir())

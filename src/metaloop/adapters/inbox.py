@@ -60,3 +60,8 @@ def put(folder: Path, request: Directed) -> None:
         file.flush()
         os.fsync(file.fileno())
     draft.rename(inbox / f"{request.request}.json")
+
+
+def withdraw(folder: Path, request: str) -> None:
+    """Takes a request back that nobody has taken up."""
+    FileInbox(folder).done(request)

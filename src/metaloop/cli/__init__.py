@@ -19,6 +19,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
     "Run": {
         "run": ("run:run", "start a study, or resume it: the same line does both"),
         "run-one": ("run:run_one", "try one set of parameters, as a trial of the study"),
+        "steer": ("steer:steer", "pause, resume or stop a study, end one trial, leave a hint"),
     },
     "Look": {
         "status": ("read:status", "where a study stands, and its last trials"),

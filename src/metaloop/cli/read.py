@@ -193,6 +193,8 @@ def _status_lines(opened: Opened, last: int) -> Iterator[str]:
         yield f"  {study.fallbacks} of {study.searched} proposals came from a stand-in"
     for text in study.alerts[-3:]:
         yield f"  alert: {text}"
+    for hint in study.hints[-3:]:
+        yield f"  hint by {hint.by}: {' '.join(hint.text.split())}"
     for number in sorted(study.trials)[-last:] if last else []:
         yield trial_line(study, study.trials[number])
 
@@ -226,6 +228,7 @@ def _state(opened: Opened, last: int) -> dict[str, object]:
         "best": None if study.incumbent is None else _row(row(study, study.incumbent)),
         "fallbacks": study.fallbacks,
         "alerts": study.alerts,
+        "hints": [{"by": hint.by, "text": hint.text, "why": hint.why} for hint in study.hints],
         "wall_clock_s": study.at,
         "last": [_row(row(study, study.trials[number])) for number in numbers],
     }
