@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaloop.evaluators.metric import digits, plain, reader
+from metaloop.evaluators.judge import digits
+from metaloop.evaluators.metric import plain, reader
 from metaloop.roles import Outcome, StepOutcome
 from metaloop.values import Failed, Objective, Ran
 

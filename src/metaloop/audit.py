@@ -12,6 +12,7 @@ from metaloop.conduct import think
 from metaloop.events import (
     Alerted,
     Asked,
+    Confirmed,
     Decided,
     Directed,
     Entry,
@@ -86,7 +87,7 @@ def _check(study: Study, entry: Entry, thought: Thought, due: list[Event]) -> st
             return _think(study, event, event.round, "propose", thought, due)
         case Asked():
             return _think(study, event, event.round, event.stage, thought, due)
-        case RunsAsked() | Measured():
+        case RunsAsked() | Measured() | Confirmed():
             return _think(study, event, event.round, "measure", thought, due)
         case Decided():
             round = study.open[event.round]

@@ -10,6 +10,7 @@ from typing import cast
 
 from metaloop.events import (
     Asked,
+    Confirmed,
     Decided,
     Event,
     Faulted,
@@ -25,7 +26,7 @@ from metaloop.flow import Concluded, Differs, Runs, Waiting, prompts, replay
 from metaloop.plan import AskModel
 from metaloop.roles import Measurement, Model, Thought
 from metaloop.study import Round, Study
-from metaloop.values import Decision, Proposal, Score, accept
+from metaloop.values import Decision, Headline, Proposal, Score, accept
 from metaloop.values import Refused as Refusal
 
 
@@ -44,6 +45,8 @@ def think(study: Study, round: Round, stage: Stage, thought: Thought) -> tuple[E
             return ()
         case Concluded() if stage == "propose":
             return tuple(_proposals(study, round, cast(Sequence[Proposal], state.value)))
+        case Concluded() if round.role == "closing":
+            return (Confirmed(round.number, cast(Headline, state.value)),)
         case Concluded():
             return (Measured(round.number, cast(tuple[Score | None, ...], tuple(state.value))),)  # type: ignore[arg-type]
 
@@ -62,10 +65,12 @@ async def ask(study: Study, round: Round, act: AskModel, thought: Thought, model
 
 
 def _drive(study: Study, round: Round, stage: Stage, thought: Thought) -> Concluded | Waiting | Differs:
-    view = study.view(round)
     if stage == "propose":
-        return replay(thought.propose(view), round.asked["propose"])
-    return replay(thought.measure(view, measurements(study, round)), round.asked["measure"])
+        return replay(thought.propose(study.view(round)), round.asked["propose"])
+    bench, past = study.bench(round), round.asked["measure"]
+    if round.role == "closing":
+        return replay(thought.confirm(bench), past)
+    return replay(thought.measure(bench, measurements(study, round)), past)
 
 
 def measurements(study: Study, round: Round) -> tuple[Measurement, ...]:
@@ -76,7 +81,8 @@ def measurements(study: Study, round: Round) -> tuple[Measurement, ...]:
 
 def _asked(round: Round, stage: Stage, state: Waiting) -> Event:
     if isinstance(state.ask, Runs):
-        return RunsAsked(round.number, state.ask.trial, state.ask.runs)
+        runs = state.ask
+        return RunsAsked(round.number, runs.trial, runs.runs, runs.against, runs.against_runs)
     return Asked(round.number, stage, state.index, tuple(prompt.digest() for prompt in prompts(state.ask)))
 
 

@@ -18,7 +18,8 @@ from metaloop.adapters.ledger import open_ledger
 from metaloop.adapters.projections import Paths, Projections, refuse_tracked
 from metaloop.engine import Engine, Observer, Session, World, commit, open_study
 from metaloop.errors import ConfigError, Faults, UsageError
-from metaloop.evaluators.metric import decide, measure, reader
+from metaloop.evaluators.judge import confirming, decide, measuring
+from metaloop.evaluators.metric import reader
 from metaloop.events import Directed, Resumed, StudyClosed
 from metaloop.jobs import Surroundings
 from metaloop.policies.opening import opening
@@ -36,7 +37,8 @@ if TYPE_CHECKING:
 
 def thought_of(terms: Terms) -> Thought:
     """All that a study on these terms thinks with."""
-    return Thought(opening(starting(terms.start, search(terms))), measure, decide, reader(terms.objective))
+    propose = opening(starting(terms.start, search(terms)))
+    return Thought(propose, measuring(terms), confirming(terms), decide, reader(terms.objective))
 
 
 def search(terms: Terms) -> Propose:

@@ -10,9 +10,9 @@ import msgspec
 
 from metaloop import values
 from metaloop.terms import Bounds, Host, Terms
-from metaloop.values import Decision, Proposal, Result, Score, Usage
+from metaloop.values import Decision, Headline, Proposal, Result, Score, Usage
 
-Role: TypeAlias = Literal["baseline", "search", "directed"]
+Role: TypeAlias = Literal["baseline", "search", "directed", "closing"]
 Stage: TypeAlias = Literal["propose", "measure"]
 Why: TypeAlias = Literal[
     "max_iterations",
@@ -108,11 +108,15 @@ class Refused(Event, frozen=True, tag="Refused"):
 
 
 class RunsAsked(Event, frozen=True, tag="RunsAsked"):
-    """The intent to run `trial` again under these run numbers, for round `round`. Run 0 is the first look."""
+    """The intent to run `trial` under these run numbers for round `round`, and `against` beside it. Run 0 is the first
+    look; runs of one number share a seed.
+    """
 
     round: int
     trial: int
     runs: tuple[int, ...]
+    against: int | None = None
+    against_runs: tuple[int, ...] = ()
 
 
 class Started(Event, frozen=True, tag="Started"):
@@ -151,6 +155,13 @@ class Decided(Event, frozen=True, tag="Decided"):
 
     round: int
     decision: Decision
+
+
+class Confirmed(Event, frozen=True, tag="Confirmed"):
+    """Best and baseline were measured once more, at the end."""
+
+    round: int
+    headline: Headline
 
 
 class Faulted(Event, frozen=True, tag="Faulted"):
@@ -201,6 +212,7 @@ Fact: TypeAlias = (
     | Finished
     | Measured
     | Decided
+    | Confirmed
     | Faulted
     | Directed
     | Alerted

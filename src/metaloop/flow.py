@@ -32,10 +32,19 @@ class Prompt(msgspec.Struct, frozen=True):
 
 
 class Runs(msgspec.Struct, frozen=True):
-    """More measurements of `trial`, under these run numbers; answered with their results, in this order."""
+    """More measurements of `trial`, under these run numbers, and of `against` beside them; runs of one number share a
+    seed. Answered with the results, in this order: the trial's, then the other's.
+    """
 
     trial: int
     runs: tuple[int, ...]
+    against: int | None = None
+    against_runs: tuple[int, ...] = ()
+
+    def wanted(self) -> tuple[tuple[int, int], ...]:
+        """(trial, run) of each, in the order of the answer."""
+        other = () if self.against is None else tuple((self.against, run) for run in self.against_runs)
+        return (*((self.trial, run) for run in self.runs), *other)
 
 
 Ask: TypeAlias = Prompt | tuple[Prompt, ...] | Runs

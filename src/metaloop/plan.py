@@ -115,6 +115,8 @@ def next_round(study: Study) -> OpenRound | None:
         return OpenRound(number, "directed", study.place)
     if study.mode == "one":
         return None
+    if _needs_closing(study):
+        return OpenRound(number, "closing", study.place)
     if _needs_baseline(study):
         return None if study.open or _hopeless(study) else OpenRound(number, "baseline", study.place)
     tally = _known(study)
@@ -148,6 +150,22 @@ def _needs_baseline(study: Study) -> bool:
     return baseline.kind != "none" and baseline.repeats > 0 and study.baseline is None
 
 
+def _needs_closing(study: Study) -> bool:
+    """Whether the search is over, and what it found was not yet measured against the baseline once more."""
+    best, baseline = study.tally.incumbent, study.baseline
+    if study.the_terms.rule == "strict" or study.open or best is None or baseline is None or best == baseline:
+        return False
+    if study.headline is not None and study.headline.best == best:
+        return False
+    return enough(study, _known(study)) is not None
+
+
+def _stale(study: Study, round: Round) -> bool:
+    """Whether a trial was proven better than an incumbent that is no longer the one: then it is measured again."""
+    tests = (score.test for score in round.scores or () if score is not None and score.test is not None)
+    return any(test.kept and test.against != study.tally.incumbent for test in tests)
+
+
 def _advance(study: Study, round: Round) -> list[Act]:
     """What an open round waits for."""
     for stage in ("propose", "measure"):
@@ -161,7 +179,9 @@ def _advance(study: Study, round: Round) -> list[Act]:
         return [*(StartRun(t, r) for t, r in waiting), *_killed(study, waiting)]
     if study.the_terms.order == "strict" and round.number != next(iter(study.open)):
         return []
-    return [Think(round.number, "measure") if round.scores is None else Settle(round.number)]
+    if round.scores is None or _stale(study, round):
+        return [Think(round.number, "measure")]
+    return [Settle(round.number)]
 
 
 def _killed(study: Study, waiting: Sequence[tuple[int, int]]) -> Iterator[StopRun]:

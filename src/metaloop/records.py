@@ -85,28 +85,27 @@ def row(study: Study, trial: Trial) -> Row:
         noise=noise,
         against=trial.beat,
         changed=changed(trial.change.values, holder.change.values if holder else {}),
-        seconds=sum(getattr(run.last, "seconds", 0.0) for run in trial.runs),
+        seconds=sum(getattr(run.last, "seconds", 0.0) for run in trial.runs.values()),
         by=trial.proposal.by,
         why=trial.why,
         reason=getattr(first, "reason", ""),
         fallback=trial.proposal.fallback,
         fingerprint=trial.fingerprint,
         comparable=not reference or reference == trial.fingerprint,
-        attempts=sum(run.attempt for run in trial.runs),
+        attempts=sum(run.attempt for run in trial.runs.values()),
     )
 
 
 def noise_width(study: Study) -> float | None:
-    """The standard deviation of the baseline's runs; None with one run or none, 0 where they were all equal."""
-    score = study.trials[study.baseline].score if study.baseline is not None else None
-    return score.sd if score else None
+    """The standard deviation of one run, by all re-runs there were; None while there was none."""
+    return study.evidence[-1][1].width()
 
 
 def status(trial: Trial) -> Status:
     """What became of it, in one word."""
     if trial.refusal:
         return "refused"
-    if any(run.running for run in trial.runs):
+    if any(run.running for run in trial.runs.values()):
         return "running"
     return _status(trial.result)
 
@@ -161,6 +160,8 @@ def totals(study: Study) -> Totals:
     again = 0
     for trial in study.trials.values():
         counts[status(trial)] = counts.get(status(trial), 0) + 1
-        again += sum(max(0, run.attempt - 1) for run in trial.runs) + any(run.attempt for run in trial.runs)
+        again += sum(max(0, run.attempt - 1) for run in trial.runs.values()) + any(
+            run.attempt for run in trial.runs.values()
+        )
     settled = sum(trial.decided_at is not None for trial in study.trials.values())
     return Totals(len(study.trials), settled, counts, study.fallbacks, again)

@@ -13,7 +13,7 @@ from metaloop.events import Entry, Event, Reply, Why
 from metaloop.flow import Flow, Prompt
 from metaloop.study import Round, Study, View
 from metaloop.terms import Limits
-from metaloop.values import Decision, Failed, Proposal, Ran, Result, Score
+from metaloop.values import Decision, Failed, Headline, Proposal, Ran, Result, Score
 
 # ---- thought ---------------------------------------------------------------------------------------------------------
 
@@ -22,6 +22,9 @@ Propose: TypeAlias = Callable[[View], Flow[Sequence[Proposal]]]
 
 Measure: TypeAlias = Callable[[View, Sequence["Measurement"]], Flow[tuple[Score | None, ...]]]
 """Scores a round's trials, in slot order, from their settled runs; may ask for more `Runs` of the same candidates."""
+
+Confirm: TypeAlias = Callable[[View], Flow[Headline]]
+"""Best against baseline, once more, on fresh seeds: the end of a study."""
 
 Decide: TypeAlias = Callable[[Study, Round], Decision]
 """What is kept and crowned, and why, in words a person would accept."""
@@ -49,6 +52,7 @@ class Thought(msgspec.Struct, frozen=True):
 
     propose: Propose
     measure: Measure
+    confirm: Confirm
     decide: Decide
     read: Read
 

@@ -4,16 +4,20 @@ Everything here costs the same at trial 100,000 as at trial 100: what a decision
 and trials carry the places of their facts, so that "the study as of place 112" is a filter (`View`) and not a copy.
 """
 
-from bisect import bisect_right
+import math
+from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Literal, assert_never
 
+from msgspec.structs import replace
+
 from metaloop.events import (
     Alerted,
     Asked,
+    Confirmed,
     Decided,
     Directed,
     Entry,
@@ -35,7 +39,20 @@ from metaloop.events import (
 )
 from metaloop.flow import Exchange, Runs
 from metaloop.terms import Bounds, Host, Terms
-from metaloop.values import Change, Failed, Objective, Proposal, Pruned, Result, Score, Stopped, Value
+from metaloop.values import (
+    Change,
+    Failed,
+    Headline,
+    Objective,
+    Proposal,
+    Pruned,
+    Ran,
+    Result,
+    Score,
+    Stopped,
+    Value,
+    squares,
+)
 from metaloop.values import Refused as Refusal
 
 PREPARE = -1
@@ -97,7 +114,8 @@ class Trial:
     proposal: Proposal
     proposed_at: int
     fingerprint: str
-    runs: list[Run] = field(default_factory=list)
+    runs: dict[int, Run] = field(default_factory=dict)
+    """By run number: 0 is the first look; the rest are repeats, confirmations, and runs beside a challenger."""
     refusal: Refusal | None = None
     score: Score | None = None
     kept: bool = False
@@ -114,7 +132,7 @@ class Trial:
     @property
     def result(self) -> Result | None:
         """What its first look came to (or its refusal)."""
-        return self.refusal or (self.runs[0].last if self.runs else None)
+        return self.refusal or (self.runs[0].last if 0 in self.runs else None)
 
     @property
     def failed(self) -> bool:
@@ -155,6 +173,8 @@ class Round:
     waits: list[tuple[int, int]] = field(default_factory=list)
     """(trial, run) of every run that was asked for it."""
     scores: tuple[Score | None, ...] | None = None
+    judged_at: int | None = None
+    """The place from which its measuring thinks: where it first asked for more runs."""
     directive: Directed | None = None
     index: int = 0
     """How many search rounds were opened before it."""
@@ -172,6 +192,35 @@ class Tally(Value, frozen=True):
     incumbent: int | None = None
     best: float | None = None
     exhausted: str = ""
+
+
+class Evidence(Value, frozen=True):
+    """What the study's re-runs showed so far: squared deviations of differences, and their degrees of freedom.
+
+    The baseline stands in with 2 SS (no correlation assumed: errs to the safe side). `failed`: tests that ended without
+    a keep. `keeps`: the numbers of those that kept, counted from 1 in the order in which tests began.
+    """
+
+    squares: float = 0.0
+    df: int = 0
+    failed: int = 0
+    keeps: tuple[int, ...] = ()
+
+    def with_baseline(self, values: Sequence[float]) -> "Evidence":
+        return replace(self, squares=self.squares + 2 * squares(values), df=self.df + len(values) - 1)
+
+    def with_test(self, number: int, differences: Sequence[float], kept: bool) -> "Evidence":
+        """After a test that is over."""
+        return Evidence(
+            self.squares + (squares(differences) if differences else 0.0),
+            self.df + max(0, len(differences) - 1),
+            self.failed + (not kept),
+            (*self.keeps, number) if kept else self.keeps,
+        )
+
+    def width(self) -> float | None:
+        """The standard deviation of one run; None while nothing is known of it."""
+        return math.sqrt(self.squares / self.df / 2) if self.df else None
 
 
 # ---- the whole -------------------------------------------------------------------------------------------------------
@@ -204,6 +253,16 @@ class Study:
         self.floor = Tally()
         """The counters after the baseline: every search round may know those."""
         self.crowns: list[tuple[int, int]] = []
+        self.evidence: list[tuple[int, Evidence]] = [(0, Evidence())]
+        """What re-runs showed, and since which place it is known."""
+        self.blocks: list[int] = []
+        """Where rounds began to ask for runs on fresh seeds: the n-th of them has the n-th block of run numbers."""
+        self.tests: list[int] = []
+        """Those of them that test a candidate."""
+        self.rerun_at: int | None = None
+        self.differed_at: int | None = None
+        """Where a run was first repeated, and where a repeat first gave another value."""
+        self.headline: Headline | None = None
         self.keys: dict[str, int] = {}
         self.faults = 0
         self.fallbacks = 0
@@ -249,7 +308,12 @@ class Study:
         return self.prepare if trial == PREPARE else self.trials[trial].runs[run]
 
     def view(self, round: Round) -> "View":
-        return View(self, round)
+        """The study as the round's proposing sees it."""
+        return View(self, round, round.seen)
+
+    def bench(self, round: Round) -> "View":
+        """The study as the round's measuring sees it: from where it first asked for more runs, or from here."""
+        return View(self, round, self.place if round.judged_at is None else round.judged_at)
 
 
 def fold(entries: Iterable[Entry], study: Study | None = None) -> Study:
@@ -276,6 +340,7 @@ def evolve(study: Study, entry: Entry) -> None:
             round = Round(event.round, event.role, event.seen, entry.place, index=study.searched)
             if event.role == "directed":
                 round.directive = study.directives.pop(0)
+            round.proposed = event.role == "closing"
             study.open[event.round] = round
             study.rounds = max(study.rounds, event.round)
             study.searched += event.role == "search"
@@ -287,18 +352,19 @@ def evolve(study: Study, entry: Entry) -> None:
         case Proposed() | Refused():
             _propose(study, event, entry.place)
         case RunsAsked():
-            _ask_runs(study, event)
+            _ask_runs(study, event, entry.place)
         case Started():
             run = study.run(event.trial, event.run)
             run.attempt, run.lane, run.handle, run.running = event.attempt, event.lane, event.handle, True
             if event.trial != PREPARE and study.host:
                 study.trials[event.trial].fingerprint = study.host.fingerprint
         case Finished():
-            _finish(study, event)
+            _finish(study, event, entry.place)
         case Measured():
-            study.open[event.round].scores = event.scores
-            for number, score in zip(study.open[event.round].trials, event.scores, strict=True):
-                study.trials[number].score = score
+            _measure(study, event, entry.place)
+        case Confirmed():
+            study.headline = event.headline
+            study.open[event.round].scores = ()
         case Decided():
             _decide(study, event, entry.place)
         case Faulted():
@@ -342,19 +408,26 @@ def _propose(study: Study, event: Proposed | Refused, place: int) -> None:
         study.keys.setdefault(event.proposal.change.key(), event.trial)
 
 
-def _ask_runs(study: Study, event: RunsAsked) -> None:
-    round, trial = study.open[event.round], study.trials[event.trial]
-    for number in event.runs:
-        if number == len(trial.runs):
-            trial.runs.append(Run(number))
-        round.waits.append((event.trial, number))
-    if 0 not in event.runs:
-        runs = [trial.runs[number] for number in event.runs]
-        answers: list[Reply | Result | None] = [run.last if run.settled else None for run in runs]
-        round.asked["measure"].append(Exchange(Runs(event.trial, event.runs), answers))
+def _ask_runs(study: Study, event: RunsAsked, place: int) -> None:
+    round = study.open[event.round]
+    asked = Runs(event.trial, event.runs, event.against, event.against_runs)
+    for trial, number in asked.wanted():
+        study.trials[trial].runs.setdefault(number, Run(number))
+        round.waits.append((trial, number))
+    if 0 in event.runs:
+        return
+    if round.judged_at is None:
+        round.judged_at = place - 1
+        if round.role != "baseline":
+            study.blocks.append(round.judged_at)
+        if round.role in ("search", "directed"):
+            study.tests.append(round.judged_at)
+    runs = [study.run(trial, number) for trial, number in asked.wanted()]
+    answers: list[Reply | Result | None] = [run.last if run.settled else None for run in runs]
+    round.asked["measure"].append(Exchange(asked, answers))
 
 
-def _finish(study: Study, event: Finished) -> None:
+def _finish(study: Study, event: Finished, place: int) -> None:
     run = study.run(event.trial, event.run)
     run.running, run.handle = False, ""
     run.last, run.exit, run.output = event.result, event.exit, event.output
@@ -362,10 +435,43 @@ def _finish(study: Study, event: Finished) -> None:
         run.losses += 1
     if event.trial == PREPARE or not run.settled:
         return
+    if event.run and isinstance(event.result, Ran):
+        _compare(study, study.trials[event.trial].result, event.result, place)
+    key = (event.trial, event.run)
     for exchange in (exchange for round in study.open.values() for exchange in round.asked["measure"]):
-        asked = exchange.asked
-        if isinstance(asked, Runs) and asked.trial == event.trial and event.run in asked.runs:
-            exchange.answers[asked.runs.index(event.run)] = event.result
+        if isinstance(exchange.asked, Runs) and key in (wanted := exchange.asked.wanted()):
+            exchange.answers[wanted.index(key)] = event.result
+
+
+def _compare(study: Study, first: Result | None, again: Ran, place: int) -> None:
+    """Notes whether a repeat gave what the first look gave: a metric that never differs is deterministic."""
+    name = study.objective.metric
+    if isinstance(first, Ran):
+        study.rerun_at = place if study.rerun_at is None else study.rerun_at
+        if study.differed_at is None and first.metrics.get(name) != again.metrics.get(name):
+            study.differed_at = place
+
+
+def _measure(study: Study, event: Measured, place: int) -> None:
+    round = study.open[event.round]
+    round.scores = event.scores
+    round.asked["measure"].clear()  # a test that is done again, against another incumbent, is a new one
+    round.judged_at = None
+    _, evidence = study.evidence[-1]
+    for number, score in zip(round.trials, event.scores, strict=True):
+        trial = study.trials[number]
+        trial.score = score
+        if round.role == "baseline" and score is not None and score.runs > 1:
+            evidence = evidence.with_baseline(_values(study, trial))
+        if score is not None and score.test is not None:
+            evidence = evidence.with_test(score.test.number, score.test.differences, score.test.kept)
+    if evidence is not study.evidence[-1][1]:
+        study.evidence.append((place, evidence))
+
+
+def _values(study: Study, trial: Trial) -> list[float]:
+    name = study.objective.metric
+    return [run.last.metrics[name] for run in trial.runs.values() if isinstance(run.last, Ran)]
 
 
 def _decide(study: Study, event: Decided, place: int) -> None:
@@ -381,7 +487,7 @@ def _decide(study: Study, event: Decided, place: int) -> None:
         study.kills.pop(number, None)
         if trial.failed and isinstance(trial.result, Failed | Refusal):
             failures[trial.result.reason] = failures.get(trial.result.reason, 0) + 1
-    searched = round.role != "baseline"
+    searched = round.role in ("search", "directed")
     incumbent = decision.crowned if crowned else before.incumbent
     score = study.trials[incumbent].score if incumbent is not None else None
     study.tally = Tally(
@@ -442,8 +548,8 @@ class View:
     What came later is not there, so that a flow which runs again after a crash sees what it saw.
     """
 
-    def __init__(self, study: Study, round: Round) -> None:
-        self._study, self._round = study, round
+    def __init__(self, study: Study, round: Round, seen: int) -> None:
+        self._study, self._round, self._seen = study, round, seen
         self.terms, self.objective, self.space = study.the_terms, study.objective, study.the_terms.space
 
     @property
@@ -465,11 +571,11 @@ class View:
 
     def settled(self) -> Iterator[Trial]:
         """Decided trials, by number; the baseline and failed ones among them."""
-        return (t for t in self._before() if t.decided_at is not None and t.decided_at <= self._round.seen)
+        return (t for t in self._before() if t.decided_at is not None and t.decided_at <= self._seen)
 
     def pending(self) -> Iterator[tuple[int, Change]]:
         """Number and change of trials that were proposed before this round and whose outcome it may not know."""
-        seen = self._round.seen
+        seen = self._seen
         return ((t.number, t.change) for t in self._before() if t.decided_at is None or t.decided_at > seen)
 
     def earlier(self) -> Iterator[Trial]:
@@ -489,8 +595,37 @@ class View:
     @property
     def incumbent(self) -> Trial | None:
         """The holder of the crown as this round knows it."""
-        at = bisect_right(self._study.crowns, (self._round.seen, 1 << 62))
+        at = bisect_right(self._study.crowns, (self._seen, 1 << 62))
         return self._study.trials[self._study.crowns[at - 1][1]] if at else None
+
+    # ---- what measuring wants to know
+
+    @property
+    def baseline(self) -> Trial | None:
+        number = self._study.baseline
+        return None if number is None else self._study.trials[number]
+
+    @property
+    def evidence(self) -> Evidence:
+        """What re-runs had shown."""
+        at = bisect_right(self._study.evidence, self._seen, key=lambda known: known[0])
+        return self._study.evidence[at - 1][1]
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether some run was repeated, and no repeat had given another value."""
+        rerun, differed = self._study.rerun_at, self._study.differed_at
+        return rerun is not None and rerun <= self._seen and (differed is None or differed > self._seen)
+
+    @property
+    def block(self) -> int:
+        """How many rounds had begun to ask for runs on fresh seeds."""
+        return bisect_left(self._study.blocks, self._seen)
+
+    @property
+    def tests(self) -> int:
+        """How many tests had begun, those that still ran among them."""
+        return bisect_left(self._study.tests, self._seen)
 
     def _earlier(self, trial: Trial) -> bool:
         return trial.proposed_at < self._round.opened_at

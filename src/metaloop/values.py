@@ -5,7 +5,8 @@ Every value here may stand in a ledger, so fields are only ever added, with a de
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Literal, TypeAlias, TypeGuard
 
 import msgspec
@@ -194,6 +195,12 @@ class Proposal(Value, frozen=True):
     fallback: str = ""
 
 
+def squares(values: Sequence[float]) -> float:
+    """Sum of squared deviations from the mean."""
+    centre = fmean(values)
+    return math.fsum((value - centre) ** 2 for value in values)
+
+
 def canonical(value: object) -> bytes:
     """JSON with sorted keys: the same bytes for the same content, always."""
     return msgspec.json.encode(value, order="sorted")
@@ -248,12 +255,50 @@ class Refused(Value, frozen=True, tag="refused"):
 Result: TypeAlias = Ran | Failed | Pruned | Stopped | Refused
 
 
+class Test(Value, frozen=True):
+    """A candidate against the incumbent `against`: differences of pairs on common fresh seeds, larger is better.
+
+    `number` counts tests from 1, `level` is what it was given, `p` the tail at its last look. `problem`: why it ended
+    without a verdict, which is no keep.
+    """
+
+    against: int
+    number: int
+    differences: tuple[float, ...]
+    level: float
+    p: float
+    kept: bool
+    problem: str = ""
+
+
 class Score(Value, frozen=True):
-    """What a trial is worth: the mean of the objective over its runs, in its unit; `sd` is None for a single run."""
+    """What a trial is worth: the mean of the objective over its runs, in its unit; `sd` is None for a single run.
+
+    A trial that was kept by a test is worth the mean of its confirmation runs, never its first look.
+    """
 
     value: float
     runs: int = 1
     sd: float | None = None
+    test: Test | None = None
+
+
+class Headline(Value, frozen=True):
+    """The end of a study: best against baseline, measured once more on fresh seeds, so that no selection flatters it.
+
+    `gain` and its 95 % interval `low` to `high`, positive is better; None where nothing came of the runs. `value`: the
+    best's mean over these runs. `exact`: the metric never varied, so one run of the best was enough.
+    """
+
+    best: int
+    baseline: int
+    pairs: int
+    value: float | None = None
+    gain: float | None = None
+    low: float | None = None
+    high: float | None = None
+    exact: bool = False
+    problem: str = ""
 
 
 class Decision(Value, frozen=True):

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
-from metaloop.evaluators.metric import digits
+from metaloop.evaluators.judge import digits, told, told_headline
 from metaloop.records import Row, noise_width, row, short, status
 from metaloop.study import Study, Trial
 
@@ -65,6 +65,8 @@ def trial_line(study: Study, trial: Trial) -> str:
     told = " ".join(r.changed) or ("as the script is" if r.role == "baseline" and not r.params else "no change")
     what = clean(r.reason) if r.value is None and r.reason else told
     name = "baseline" if r.role == "baseline" and r.value is not None else r.verdict
+    if trial.score is not None and trial.score.test is not None and not trial.kept:
+        name = "unproven"
     return f"{r.trial:>4}  {name:<9}  {_value(study, r):<9}  {against(r):<18}  {r.seconds:>6.1f} s  {what}"
 
 
@@ -124,22 +126,28 @@ def _labelled(lines: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def _best(study: Study) -> list[str]:
-    best, baseline = study.incumbent, study.trials.get(study.baseline) if study.baseline is not None else None
+    best = study.incumbent
     if best is None or best.score is None:
         return ["nothing could be measured"]
     name = study.objective.metric
-    lines = [f"{name} = {best.score.value:.6g} (trial {best.number})"]
-    if baseline is not None and baseline.score is not None:
-        if best.number == baseline.number:
-            lines = [f"{name} = {best.score.value:.6g}: the baseline; nothing that was tried beats it"]
-        else:
-            gain, width = study.objective.gain(best.score.value, baseline.score.value), noise_width(study)
-            spread = f" +- {baseline.score.sd:.2g}" if baseline.score.sd is not None else ""
-            widths = f", {gain / width:.1f} noise widths" if width else ""
-            lines[0] += f"; baseline {baseline.score.value:.6g}{spread}: better by {gain:.3g}{widths}"
-            lines.append("a single run of it: by this rule (strict) it is not proven that it holds on other seeds")
-    if best.change.values:
-        lines.append(" ".join(f"{key}={short(value)}" for key, value in best.change.values.items()))
+    if best.number == study.baseline:
+        return [f"{name} = {told(best.score)}: the baseline; nothing that was tried is better"]
+    lines = [f"{name} = {told(best.score)} (trial {best.number})", *_evidence(study, best)]
+    lines.append(" ".join(f"{key}={short(value)}" for key, value in best.change.values.items()))
+    return [line for line in lines if line]
+
+
+def _evidence(study: Study, best: Trial) -> list[str]:
+    """How sure it is that the best is better than the baseline."""
+    headline, baseline = study.headline, study.trials[study.baseline] if study.baseline is not None else None
+    if headline is not None and headline.best == best.number:
+        return [told_headline(headline)]
+    if baseline is None or baseline.score is None:
+        return ["a single run of it, and nothing that it was compared with"]
+    gain = study.objective.gain(best.score.value, baseline.score.value) if best.score else 0.0
+    lines = [f"baseline {told(baseline.score)}: better by {gain:.3g}"]
+    if best.score is not None and best.score.test is None and noise_width(study) != 0:
+        lines.append("by a single run: it is not proven that this holds on other seeds")
     return lines
 
 

@@ -302,7 +302,7 @@ def _trial_lines(opened: Opened, trial: Trial) -> Iterator[str]:
 
 
 def _runs(trial: Trial) -> Iterator[dict[str, object]]:
-    for run in trial.runs:
+    for run in trial.runs.values():
         result = run.last
         told = "running" if run.running else "not started" if result is None else _result(result)
         yield {

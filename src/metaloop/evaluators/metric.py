@@ -1,4 +1,4 @@
-"""From what a process left behind to a score and a decision: metrics by exact name, strict numbers, plain comparison.
+"""From what a process left behind to a result: metrics by exact name, strict numbers.
 
 Where a number may stand, best first: the evaluator's own output if there is an `eval_cmd`, and only there; the metrics
 file (one JSON object); lines of stdout that are exactly `name=number`, `name: number` or `METRIC name=number`, or a
@@ -9,14 +9,11 @@ read.
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
-from statistics import fmean, stdev
+from collections.abc import Callable, Sequence
 from typing import cast
 
-from metaloop.flow import Flow, Runs
-from metaloop.roles import Measurement, Outcome, StepOutcome
-from metaloop.study import Round, Study, Trial, View
-from metaloop.values import Decision, Failed, FailureKind, Objective, Ran, Result, Score, number
+from metaloop.roles import Outcome, StepOutcome
+from metaloop.values import Failed, FailureKind, Objective, Ran, number
 
 TAIL = 2000
 """Characters of stderr that a failure keeps."""
@@ -162,84 +159,3 @@ def _no_twins(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
     if len(found) != len(pairs):
         raise ValueError("a key stands twice")
     return found
-
-
-# ---- a score ---------------------------------------------------------------------------------------------------------
-
-
-def measure(view: View, trials: Sequence[Measurement]) -> Flow[tuple[Score | None, ...]]:
-    """One look a trial; the baseline is run `repeats` times, and its spread is the noise that changes are shown in."""
-    scores: list[Score | None] = []
-    for trial in trials:
-        results: tuple[Result | None, ...] = (trial.first,)
-        if view.role == "baseline" and isinstance(trial.first, Ran) and view.terms.baseline.repeats > 1:
-            more = yield Runs(trial.trial, tuple(range(1, view.terms.baseline.repeats)))
-            results += cast(tuple[Result, ...], more)
-        scores.append(_score(view.objective, results))
-    return tuple(scores)
-
-
-def _score(objective: Objective, results: Sequence[Result | None]) -> Score | None:
-    values = [result.metrics[objective.metric] for result in results if isinstance(result, Ran)]
-    if not values:
-        return None
-    mean = fmean(values) if len(set(values)) > 1 else values[0]  # exact where nothing varies
-    return Score(mean, len(values), stdev(values) if len(values) > 1 else None)
-
-
-# ---- a decision ------------------------------------------------------------------------------------------------------
-
-
-def decide(study: Study, round: Round) -> Decision:
-    """Strictly better than the incumbent is kept and crowned; a tie is not progress."""
-    kept: list[int] = []
-    crowned, why = study.tally.incumbent, []
-    for trial in (study.trials[slot] for slot in round.trials):
-        holder = None if crowned is None else study.trials[crowned]
-        wins, said = _judge(study, trial, holder)
-        why.append(said)
-        if wins:
-            kept.append(trial.number)
-            crowned = trial.number
-    return Decision(tuple(kept), crowned, "; ".join(why))
-
-
-def _judge(study: Study, trial: Trial, holder: Trial | None) -> tuple[bool, str]:
-    if trial.score is None:
-        return False, _unscored(trial.result)
-    if trial.role == "baseline":
-        return True, f"the baseline: {told(trial.score)}"
-    if study.the_terms.same_host and (other := _elsewhere(study, trial)):
-        return False, other
-    if holder is None or holder.score is None:
-        return True, f"{trial.score.value:g} is the first value that could be measured"
-    new, old = digits(trial.score.value, holder.score.value)
-    if study.objective.better(trial.score.value, holder.score.value):
-        return True, f"{new} beats {old} (trial {holder.number})"
-    if trial.score.value == holder.score.value:
-        return False, f"{new} ties with trial {holder.number}: a tie is not progress"
-    return False, f"{new} does not beat {old} (trial {holder.number})"
-
-
-def _unscored(result: Result | None) -> str:
-    reason: str = getattr(result, "reason", "it never ran")
-    return reason
-
-
-def _elsewhere(study: Study, trial: Trial) -> str:
-    if not study.reference or trial.fingerprint == study.reference:
-        return ""
-    return f"not comparable: ran on {trial.fingerprint}, the study is measured on {study.reference}"
-
-
-def told(score: Score) -> str:
-    """A score in words: its value, and its spread where there is one."""
-    if score.sd is None:
-        return f"{score.value:g}"
-    return f"{score.value:g} +- {score.sd:.2g} (sd of {score.runs} runs)"
-
-
-def digits(a: float, b: float) -> tuple[str, str]:
-    """Two numbers with as few digits as show them to differ."""
-    pairs: Iterator[tuple[str, str]] = ((f"{a:.{n}g}", f"{b:.{n}g}") for n in range(4, 18))
-    return next(((x, y) for x, y in pairs if x != y or a == b), (repr(a), repr(b)))

@@ -403,7 +403,14 @@ class PolicyKeys(Section):
 
 
 class EvaluationKeys(Section):
-    rule: Literal["strict"] = Field("strict", description="strict: better than the incumbent, however little")
+    rule: Literal["proven", "strict"] = Field(
+        "proven", description="proven: better on fresh seeds, beside the incumbent; strict: better in one run"
+    )
+    alpha: Annotated[float, Field(gt=0, lt=0.5)] = Field(
+        0.05, description="the chance that the whole study keeps anything false"
+    )
+    confirm: Annotated[int, Field(ge=2, le=200)] = Field(12, description="pairs of runs at most, to prove a candidate")
+    error: Literal["any", "fdr"] = Field("any", description="fdr: alpha bounds the false share of what is kept")
     baseline_repeats: Annotated[int, Field(ge=0, le=1000)] = Field(3, description="how often the baseline is measured")
 
 
@@ -504,7 +511,7 @@ LATER: frozenset[str] = frozenset({
     *("target.warm", "target.url", "target.headers", "target.limits.disk"),
     *("policy.required_calls", "policy.check_cmd", "policy.hybrid_param_explore_iters", "policy.fallback"),
     *("policy.hybrid_stall_threshold", "policy.hybrid_diff_failure_limit", "policy.agent", "policy.patches"),
-    *("evaluation.alpha", "evaluation.confirm", "evaluation.prefer_simpler", "evaluation.error"),
+    *("evaluation.prefer_simpler",),
     *("controller.max_cost_usd", "controller.max_tokens", "controller.max_gpu_hours", "controller.forecast"),
     *("controller.min_gain", "controller.prune"),
     *("telemetry.trackers", "telemetry.webhook", "telemetry.keep_artifacts"),
@@ -512,7 +519,7 @@ LATER: frozenset[str] = frozenset({
 LATER_VALUES: dict[str, tuple[str, ...]] = {
     "target.type": ("ray", "slurm", "http"),
     "policy.type": ("guided", "llm_diff", "hybrid", "patches", "agent", "tree", "learned"),
-    "evaluation.rule": ("proven", "provisional"),
+    "evaluation.rule": ("provisional",),
 }
 
 
