@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from workshop import COUNTED, Workshop, everything_under, interrupted, until
+from workshop import BOWL, COUNTED, Workshop, everything_under, interrupted, until
 
 SLEEP = "time.sleep(0.05)\n"
 
@@ -404,7 +404,7 @@ def test_a_frozen_file_may_not_change_under_way(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print('score=99')")
     done = w.run("--max-iterations", "9")
     assert done.code == 2
-    assert "frozen was" in done.err
+    assert "frozen.train.py was" in done.err
 
 
 def test_a_file_that_git_tracks_is_not_written_over(tmp_path: Path) -> None:
@@ -437,9 +437,10 @@ def test_a_study_without_a_file(tmp_path: Path) -> None:
     line = ["run", "--cmd", f"{shlex.quote(sys.executable)} train.py", "--metric", "score", "--direction", "max",
             "--param", "x=0.0..1.0", "--policy", "random", "--max-iterations", "4"]  # fmt: skip
     assert w(*line).code == 0
-    assert w.executed() == ["0", "0", "0", "1", "2", "3", "4"]
+    best = w("best", "--json").json["best"]["trial"]
+    assert w.executed() == ["0", "0", "0", "1", "2", "3", "4", str(best)]
     assert w(*line).code == 0
-    assert len(w.executed()) == 7
+    assert len(w.executed()) == 8
     assert w("status").out.startswith("train: max score, random; ended")
 
 
@@ -498,21 +499,17 @@ def test_nothing_is_better_than_the_ceiling(tmp_path: Path) -> None:
     assert len(w.trials()) == 2
 
 
-def test_other_hardware_is_marked_and_with_strict_not_kept(tmp_path: Path) -> None:
-    for strict, kept in ((False, True), (True, False)):
-        w = Workshop(tmp_path / str(strict))
-        w.write(
-            comparability={
-                "expected_hardware_fingerprint": "0123456789abcdef",
-                "strict": strict,
-                "budget_mode": "parallel_wallclock",
-            }
-        )
-        assert w.run().code == 0
-        rows = w.rows()
-        assert not any(row["comparable"] for row in rows)
-        assert any(row["decision"] == "keep" for row in rows) is kept
-        assert "\tparallel_wallclock\t" in w("export").out
+def test_other_hardware_is_marked_and_with_strict_not_used(tmp_path: Path) -> None:
+    expected = {"expected_hardware_fingerprint": "0123456789abcdef", "budget_mode": "parallel_wallclock"}
+    w = Workshop(tmp_path, COUNTED + "print('score=0.5')", keys={"comparability": expected})
+    assert w.run().code == 0
+    assert not any(row["comparable"] for row in w.rows())
+    assert "\tparallel_wallclock\t" in w("export").out
+    w.write(comparability={**expected, "strict": True}, name="strict")
+    done = w.run()
+    assert done.code == 2
+    assert "expected the hardware 0123456789abcdef" in done.err
+    assert len(w.executed()) == 3
 
 
 def test_a_value_that_is_not_plausible_is_set_aside(tmp_path: Path) -> None:
@@ -544,3 +541,137 @@ def test_copies_for_other_programs_are_kept_where_they_are_named(tmp_path: Path)
     assert (tmp_path / "t/runs/run-0001/r0-train.out").read_text().startswith("score=")
     best = json.loads((tmp_path / "t/checkpoint.json").read_text())["best"]
     assert json.loads((tmp_path / f"t/versions/v{best['trial']:04}/version.json").read_text())["value"] == best["value"]
+
+
+def test_a_baseline_does_not_take_the_crown_from_a_better_trial(tmp_path: Path) -> None:
+    """`run-one` before the first run: what it found is still the best."""
+    w = Workshop(
+        tmp_path, keys={"evaluation": {"baseline_repeats": 2}, "policy": {"type": "grid", "params": {"x": [0.3, 0.9]}}}
+    )
+    assert w("run-one", "study.yaml", "--params", '{"x": 0.3}').code == 0
+    assert w.run().code == 0
+    assert w("best").out == '{"x": 0.3}\n'
+    assert w("audit").code == 0
+
+
+def test_run_one_says_when_there_is_no_time_left(tmp_path: Path) -> None:
+    """And neither runs nor records anything."""
+    w = Workshop(
+        tmp_path, COUNTED + "time.sleep(0.6)\nprint('score=0.5')", keys={"controller": {"max_wall_time_s": 0.5}}
+    )
+    w.run()
+    before = (w.study / "ledger.sqlite").read_bytes()
+    done = w("run-one", "study.yaml", "--params", '{"x": 0.5}')
+    assert done.code == 2
+    assert "used up" in done.err
+    assert (w.study / "ledger.sqlite").read_bytes() == before
+
+
+def test_what_the_wall_clock_cut_off_runs_again_with_more_time(tmp_path: Path) -> None:
+    w = Workshop(tmp_path, COUNTED + "time.sleep(60 if not os.path.exists('fast') else 0)\nprint('score=0.5')")
+    w.write(
+        policy={"type": "grid", "params": {"x": [0.9, 0.1]}}, controller={"max_wall_time_s": 1, "max_iterations": 9}
+    )
+    assert w.run("--json").json["closed"]["reason"] == "wall_clock"
+    (tmp_path / "fast").touch()
+    assert w.run("--max-wall-time-s", "60").code == 0
+    assert w.executed() == ["1", "1", "2"]
+    assert [row["status"] for row in w.rows()] == ["ok", "ok"]
+    assert w("audit").code == 0
+
+
+def test_a_metrics_file_that_cannot_be_used_is_a_failure(tmp_path: Path) -> None:
+    """Too big, a link, a pipe: stdout is not asked instead."""
+    script = (
+        "path, n = os.environ['METALOOP_METRICS'], P['x']\nprint('score=0.99')\n"
+        "if n == 1: open(path, 'w').write('{\"score\": 0.4}' + ' ' * 70000)\n"
+        "if n == 2: os.symlink('/dev/zero', path)\nif n == 3: os.mkfifo(path)\n"
+    )
+    w = Workshop(tmp_path, script, keys={"policy": {"type": "grid", "params": {"x": [1, 2, 3]}}})
+    assert w.run().code == 4
+    assert {row["status"] for row in w.rows()} == {"invalid_metric"}
+
+
+@pytest.mark.parametrize("gone", ["study", "study/ledger.sqlite"])
+def test_a_study_that_is_deleted_under_way_ends_with_an_error(tmp_path: Path, gone: str) -> None:
+    """No silent success, and no process left."""
+    import shutil
+
+    w = Workshop(tmp_path, SLEEP * 4 + "print('score=0.5')", keys={"controller": {"max_iterations": 50}})
+    process = w.start("run", "study.yaml", "--dir", "study")
+    until(lambda: (tmp_path / "study/trials/0003").exists())
+    shutil.rmtree(tmp_path / gone, ignore_errors=True) if gone == "study" else (tmp_path / gone).unlink()
+    _, err = process.communicate(timeout=20)
+    assert process.returncode in (4, 6), err
+    assert "Traceback" not in err
+    assert not w.alive()
+
+
+@pytest.mark.parametrize("path", ["train.py", "notes.txt", ".metaloop/s/ledger.sqlite", "link"])
+def test_what_is_not_ours_is_not_written_over(tmp_path: Path, path: str) -> None:
+    w = Workshop(tmp_path, keys={"telemetry": {"trace_path": path}})
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "link").symlink_to("notes.txt")
+    before = (tmp_path / "train.py").read_text()
+    assert w.run().code == 2
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+    assert (tmp_path / "train.py").read_text() == before
+    assert not w.study.exists()
+
+
+def test_copies_have_each_trial_once_after_a_kill(tmp_path: Path) -> None:
+    w = Workshop(
+        tmp_path, SLEEP * 4 + BOWL, keys={"telemetry": {"ledger_path": "r.tsv"}, "controller": {"max_iterations": 6}}
+    )
+    process = w.start("run", "study.yaml")
+    until(lambda: (w.study / "trials/0003").exists())
+    process.kill()
+    process.wait()
+    w.run()
+    assert (tmp_path / "r.tsv").read_text() == w("export").out
+    (tmp_path / "r.tsv").unlink()
+    assert "nothing to do" in w.run().err
+    assert (tmp_path / "r.tsv").read_text() == w("export").out
+
+
+def test_a_frozen_file_that_changes_under_way_stops_the_study(tmp_path: Path) -> None:
+    """No result is believed that was made with it; put back, the study goes on."""
+    w = Workshop(tmp_path, COUNTED + SLEEP * 4 + "print('score=0.5')", keys={"policy": {"frozen": ["data.txt"]}})
+    (tmp_path / "data.txt").write_text("one")
+    w.write(controller={"max_iterations": 8})
+    process = w.start("run", "study.yaml")
+    until(lambda: len(w.executed()) > 1)
+    (tmp_path / "data.txt").write_text("two")
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 2
+    assert "a frozen file was changed" in err
+    (tmp_path / "data.txt").write_text("one")
+    assert w.run().code == 0
+    assert w("audit").code == 0
+
+
+def test_a_resumed_run_tells_what_it_inherited(tmp_path: Path) -> None:
+    w = Workshop(
+        tmp_path, "time.sleep(0.4)\nprint('score=0.5')", keys={"controller": {"max_iterations": 2, "parallel": 2}}
+    )
+    process = w.start("run", "study.yaml")
+    until(lambda: (w.study / "trials/0002").exists())
+    process.kill()
+    process.wait()
+    done = w.run()
+    assert len([line for line in done.err.splitlines() if " crowned " in line or " discarded " in line]) == 2
+
+
+def test_a_keeper_that_is_stopped_does_not_stop_us(tmp_path: Path) -> None:
+    """A trial that stops its keeper: after the patience we have with it, the run is lost, and the study goes on."""
+    script = (
+        COUNTED
+        + "import signal\nif len(open('ran.txt').readlines()) == 1:\n  os.kill(os.getppid(), signal.SIGSTOP)\nprint('score=0.5')"
+    )
+    w = Workshop(tmp_path, script, keys={"controller": {"max_iterations": 1}})
+    process = w.start("run", "study.yaml")
+    until(lambda: w.executed())
+    time.sleep(0.3)
+    assert interrupted(process, signal.SIGTERM, [signal.SIGTERM]) < 15
+    assert w.run().code == 0
+    assert not w.alive()

@@ -231,3 +231,24 @@ def test_a_request_does_not_wait_for_a_controller_that_is_gone(tmp_path: Path) -
     assert asking.returncode == 2
     assert "no controller runs this study" in err
     assert not list((w.study / "inbox").iterdir())
+
+
+def test_what_lies_in_the_inbox_cannot_reach_outside_or_hang_us(tmp_path: Path) -> None:
+    """A pipe, a folder, a dangling link, a request with the name of another file: put aside, and the study ends well."""
+    import os
+
+    w = Workshop(tmp_path, SLOW, keys={"controller": {"max_iterations": 4}})
+    inbox = w.study / "inbox"
+    inbox.mkdir(parents=True)
+    (tmp_path / "victim.json").write_text("{}")
+    os.mkfifo(inbox / "pipe.json")
+    (inbox / "folder.json").mkdir()
+    (inbox / "link.json").symlink_to("nowhere")
+    put(w.study, Directed("ok", "pause", by="ann"))
+    (inbox / "ok.json").rename(inbox / "other.json")
+    put(w.study, Directed("x", "pause", by="ann"))
+    (inbox / "x.json").write_text((inbox / "x.json").read_text().replace('"x"', '"../../../victim"'))
+    assert w.run().code == 0
+    assert (tmp_path / "victim.json").exists()
+    assert not directed(w)
+    assert len(list(inbox.glob("*.bad"))) == 5

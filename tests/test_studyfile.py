@@ -107,7 +107,7 @@ def test_the_least_file_has_every_default_and_is_named_after_itself(there: Path)
     assert file.path == there / "study.yaml"
     assert file.workdir == there
     assert file.terms.policy == "random"
-    assert file.terms.rule == "strict"
+    assert (file.terms.rule, file.terms.alpha, file.terms.confirm) == ("proven", 0.05, 12)
     assert file.terms.baseline == Baseline(repeats=3)
     assert file.terms.env_allow == ("PATH", "LANG", "TERM", "CUDA_VISIBLE_DEVICES")
     bounds = file.bounds
@@ -717,7 +717,7 @@ def good() -> dict[str, dict[str, object]]:
         ),
         (
             "evaluation: {rule: strikt}",
-            "evaluation.rule: expected 'strict'; found the text 'strikt'; did you mean strict?",
+            "evaluation.rule: expected 'proven' or 'strict'; found the text 'strikt'; did you mean strict?",
         ),
         ("evaluation: {baseline_repeats: -1}", "expected a number of at least 0; found the number -1"),
         ("baseline: {}", "baseline: expected either params or cmd; found neither"),

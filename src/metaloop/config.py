@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from metaloop import __version__
+from metaloop.adapters.frozen import FrozenFiles
 from metaloop.adapters.host import enforced, program, this_host
 from metaloop.adapters.inbox import FileInbox
 from metaloop.adapters.ledger import open_ledger
-from metaloop.adapters.projections import Paths, Projections, refuse_tracked
+from metaloop.adapters.projections import Paths, Projections, refuse_foreign
 from metaloop.engine import Engine, Observer, Session, World, commit, open_study
 from metaloop.errors import ConfigError, Faults, UsageError
 from metaloop.evaluators.judge import confirming, decide, measuring
@@ -25,7 +26,7 @@ from metaloop.jobs import Surroundings
 from metaloop.policies.opening import opening
 from metaloop.policies.params import starting
 from metaloop.roles import Ledger, Propose, Thought
-from metaloop.study import Study
+from metaloop.study import Study, fold
 from metaloop.terms import Terms
 
 if TYPE_CHECKING:
@@ -89,23 +90,27 @@ async def drive(
     request: Directed | None = None,
     observers: Sequence[Observer] = (),
     project: Paths | None = None,
+    tell: Callable[[str], None] = print,
 ) -> Outcome:
     """Runs the study of `file` from wherever it stands, in the surroundings that `surroundings` found.
 
-    `request` is recorded first. `project`: files that are kept up to date.
+    `request` is recorded first. `project`: files that are kept up to date; `tell` hears what goes wrong with them.
 
     Raises what the tree in errors.py says; then nothing runs any more, and what was recorded stays.
     """
+    check_host(file.terms)
     if project is not None:
-        refuse_tracked(project.named())
+        refuse_foreign(project)
     ledger = open_ledger(file.folder)
     try:
+        if request is not None:
+            refuse_spent(fold(ledger.read()), file)
         study = open_study(ledger, Session(file.terms, resumed(file, mode), file.auto), observers)
-        if study.closed is not None:
-            return Outcome(study, study.closed, None, idle=True)
         if project is not None:
             entries = tuple(ledger.read()) if project.events else ()
-            observers = (*observers, Projections(project, entries, study))
+            observers = (*observers, Projections(project, entries, study, tell))
+        if study.closed is not None:
+            return Outcome(study, study.closed, None, idle=True)
         if request is not None:
             ask(study, request, ledger, observers)
         thought = thought_of(
@@ -114,6 +119,25 @@ async def drive(
         return await _run(study, thought, file, where, ledger, observers)
     finally:
         ledger.close()
+
+
+def check_host(terms: Terms) -> None:
+    """Raises UsageError where a study that is strict about its hardware would run on another."""
+    here = this_host()
+    if terms.same_host and terms.fingerprint and here.fingerprint != terms.fingerprint:
+        raise UsageError(
+            f"comparability.strict: expected the hardware {terms.fingerprint}, found {here.fingerprint} "
+            f"({here.processor}); run it there, or set comparability.strict to false"
+        )
+
+
+def refuse_spent(study: Study, file: "StudyFile") -> None:
+    """Raises UsageError for a request that a study has no time left for."""
+    if study.at >= file.bounds.max_wall_time_s:
+        raise UsageError(
+            f"the study's {file.bounds.max_wall_time_s:g} s of wall clock are used up, and nothing was run: "
+            "raise controller.max_wall_time_s"
+        )
 
 
 def ask(study: Study, request: Directed, ledger: Ledger, observers: Sequence[Observer]) -> None:
@@ -139,6 +163,7 @@ async def _run(
         nonce=partial(secrets.token_hex, 6),
         now=time.monotonic,
         inbox=FileInbox(file.folder),
+        frozen=FrozenFiles(Path(where.cwd), study.the_terms.frozen).changed,
         observers=tuple(observers),
     )
     engine = Engine(study, thought, world)

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from msgspec.structs import replace
 
@@ -27,6 +27,9 @@ from metaloop.values import Failed, Result, Stopped
 
 GRACE_S = 5.0
 """Seconds that a running trial is given to end by itself after the first interrupt."""
+
+LAST_S = 8.0
+"""Seconds after which a run that cannot be ended is let go."""
 
 POLL_S = 0.25
 """How often the inbox is looked into."""
@@ -45,7 +48,10 @@ Observer: TypeAlias = Callable[[Sequence[Entry], Study], None]
 
 @dataclass
 class World:
-    """What the engine acts through. `nonce` gives a new text each time; `now` is a monotonic clock, in seconds."""
+    """What the engine acts through. `nonce` gives a new text each time; `now` is a monotonic clock, in seconds.
+
+    `frozen` says what changed that may not; with anything to say, nothing is started and no result is believed.
+    """
 
     ledger: Ledger
     executor: Executor
@@ -54,6 +60,7 @@ class World:
     now: Callable[[], float]
     model: Model | None = None
     inbox: Inbox | None = None
+    frozen: Callable[[], str] = str
     observers: tuple[Observer, ...] = ()
 
 
@@ -90,18 +97,29 @@ class Session:
 
 def check_terms(old: Terms, new: Terms) -> None:
     """Raises UsageError that names every term that is not what it was, and how to begin another study instead."""
-    changed = [name for name in Terms.__struct_fields__ if getattr(old, name) != getattr(new, name)]
+    changed = [
+        text for name in Terms.__struct_fields__ for text in _differs(name, getattr(old, name), getattr(new, name))
+    ]
     if changed:
-        was = "; ".join(f"{name} was {_short(getattr(old, name))}, is {_short(getattr(new, name))}" for name in changed)
         raise UsageError(
-            f"study {old.name!r} was begun on other terms: {was}. "
+            f"study {old.name!r} was begun on other terms: {'; '.join(changed)}. "
             f"What is measured may not change under way: put it back, or begin a new study with --name {old.name}-2"
         )
 
 
+def _differs(name: str, old: object, new: object) -> list[str]:
+    """What is not what it was, down to the entry of a mapping."""
+    if old == new:
+        return []
+    if isinstance(old, dict) and isinstance(new, dict):
+        keys = dict.fromkeys([*old, *new])
+        return [text for key in keys for text in _differs(f"{name}.{key}", old.get(key), new.get(key))]
+    return [f"{name} was {_short(old)}, is {_short(new)}"]
+
+
 def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 100 else text[:97] + "..."
+    text = "nothing" if value is None else repr(value)
+    return text if len(text) <= 200 else text[:197] + "..."
 
 
 def _finished(study: Study, resumed: Resumed) -> bool:
@@ -142,6 +160,7 @@ class Engine:
         self._lanes: dict[object, int] = {}
         self._stops: dict[tuple[int, int], Stopped] = {}
         self._until: float | None = None
+        self._given_up = float("inf")
         self._wake = float("inf")
 
     @property
@@ -159,8 +178,8 @@ class Engine:
                     return self.study.closed
                 if self._until is None:
                     self._launch()
-                elif not self._tasks:
-                    return None
+                elif not self._tasks or self.world.now() > self._given_up:
+                    return None  # whatever does not even end now is left to `close`, and found again by its handle
                 else:
                     self._cut()
                 await self._news()
@@ -242,9 +261,7 @@ class Engine:
                     self._lanes[act] = lane
                     self._task(act, self._see_through(act, lane))
                 case StopRun() if act not in self._tasks:
-                    asked = self.study.stop or act.trial in self.study.kills
-                    by: Literal["guard", "person"] = "person" if asked else "guard"
-                    self._task(act, self._stop(act.trial, act.run, Stopped(by, act.why)))
+                    self._task(act, self._stop(act.trial, act.run, Stopped(act.by, act.why)))
                 case AskModel() if act not in self._tasks:
                     self._task(act, self._ask(act))
                 case _:
@@ -282,6 +299,7 @@ class Engine:
 
     async def _start(self, act: StartRun, run: Run, lane: int) -> bool:
         """Blocked, recorded, released. False if we are told to stop before it is recorded: then it never ran."""
+        self._check_frozen()
         world, attempt = self.world, run.attempt + 1
         wanted = job(self.study, act.trial, act.run, attempt=attempt, lane=lane, nonce=world.nonce(), where=world.where)
         handle = await world.executor.start(wanted)
@@ -301,7 +319,12 @@ class Engine:
             return await self.world.executor.wait(handle)
         return state
 
+    def _check_frozen(self) -> None:
+        if problem := self.world.frozen():
+            raise UsageError(f"{problem}, and the study stops here: put it back, and the same command goes on")
+
     def _finish(self, act: StartRun, run: Run, outcome: Outcome | Gone) -> None:
+        self._check_frozen()
         stopped = self._stops.pop((act.trial, act.run), None)
         if isinstance(outcome, Gone):
             result: Result = stopped or Failed("lost", "it vanished, and nothing is left of it")
@@ -329,7 +352,8 @@ class Engine:
     async def _news(self) -> None:
         """Until a task ends, somebody rings, or it is time. Then puts away what ended; raises what it raised."""
         soon = POLL_S if self.world.inbox is not None else 3600.0
-        for moment in (self._wake - self.at, (self._until or float("inf")) - self.world.now()):
+        ends = min(self._until or float("inf"), self._given_up)
+        for moment in (self._wake - self.at, ends - self.world.now()):
             soon = min(soon, max(0.0, moment))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(soon):
@@ -353,6 +377,7 @@ class Engine:
             if isinstance(act, AskModel):
                 task.cancel()
         self._until = float("inf")
+        self._given_up = self.world.now() + LAST_S
 
     async def _abandon(self) -> None:
         """Nothing of ours goes on after we return; processes of trials do, and are found again by their handles."""

@@ -6,7 +6,7 @@ Acts come in two kinds: those that only think (`OpenRound`, `Think`, `Settle`, `
 """
 
 from collections.abc import Iterator, Sequence
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -61,6 +61,7 @@ class StopRun(Act, frozen=True):
     trial: int
     run: int
     why: str
+    by: Literal["guard", "person"] = "guard"
 
 
 class AskModel(Act, frozen=True):
@@ -188,7 +189,7 @@ def _killed(study: Study, waiting: Sequence[tuple[int, int]]) -> Iterator[StopRu
     """What runs of trials that a person wants ended. It is followed all the same, and settled by its end."""
     for trial, run in waiting:
         if (kill := study.kills.get(trial)) is not None and study.run(trial, run).running:
-            yield StopRun(trial, run, f"ended by {kill.by}" + (f": {kill.why}" if kill.why else ""))
+            yield StopRun(trial, run, f"ended by {kill.by}" + (f": {kill.why}" if kill.why else ""), "person")
 
 
 def _prepare(study: Study, abrupt: Ending | None) -> tuple[Act, ...]:

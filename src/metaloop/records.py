@@ -135,8 +135,9 @@ def _status(result: Result | None) -> Status:
 
 
 def changed(new: Mapping[str, Scalar], old: Mapping[str, Scalar]) -> tuple[str, ...]:
-    """`name=value` for every parameter that differs."""
-    return tuple(f"{name}={short(value)}" for name, value in new.items() if name not in old or old[name] != value)
+    """`name=value` for every parameter that differs; 0 and false are two values."""
+    differ = (name for name in new if name not in old or (type(new[name]), new[name]) != (type(old[name]), old[name]))
+    return tuple(f"{name}={short(new[name])}" for name in differ)
 
 
 def short(value: Scalar) -> str:

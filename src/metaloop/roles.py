@@ -94,7 +94,8 @@ class Job(msgspec.Struct, frozen=True):
 class StepOutcome(msgspec.Struct, frozen=True):
     """How one step ended. `limit` names the limit that ended it: wall, output, memory, processes, stopped.
 
-    `stdout` and `stderr` are decoded with replacement and bounded: the head and the tail are kept.
+    `stdout` and `stderr` are decoded with replacement and bounded: the head and the tail are kept. `lost`: bytes of
+    them that the disk did not take.
     """
 
     name: str
@@ -104,6 +105,7 @@ class StepOutcome(msgspec.Struct, frozen=True):
     seconds: float
     stdout: str
     stderr: str
+    lost: int = 0
 
 
 class Outcome(msgspec.Struct, frozen=True):

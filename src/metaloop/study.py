@@ -87,13 +87,13 @@ class Run:
 
     @property
     def settled(self) -> bool:
-        """Whether its result stands. An interrupted run and one lost for the first time run again."""
+        """Whether its result stands. One that ended with the session or the budget, and one lost once, run again."""
         return not self.running and self.last is not None and not self.again
 
     @property
     def again(self) -> bool:
         match self.last:
-            case Stopped(by="interrupt"):
+            case Stopped(by="interrupt" | "guard"):
                 return True
             case Failed(kind="lost"):
                 return self.losses < LOSSES and self.attempt < STARTS
@@ -124,6 +124,8 @@ class Trial:
     decided_at: int | None = None
     beat: int | None = None
     """The incumbent that it was compared with."""
+    request: str = ""
+    """The request that it answers, if somebody asked for it."""
 
     @property
     def change(self) -> Change:
@@ -397,6 +399,7 @@ def _propose(study: Study, event: Proposed | Refused, place: int) -> None:
     round = study.open[event.round]
     fingerprint = study.host.fingerprint if study.host else ""
     trial = Trial(event.trial, event.round, round.role, event.proposal, place, fingerprint)
+    trial.request = round.directive.request if round.directive else ""
     study.trials[event.trial] = trial
     study.latest = max(study.latest, event.trial)
     round.trials.append(event.trial)

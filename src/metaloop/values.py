@@ -238,7 +238,7 @@ class Pruned(Value, frozen=True, tag="pruned"):
 
 
 class Stopped(Value, frozen=True, tag="stopped"):
-    """Ended by us: an interrupt (it runs again on resume), a guard, or a person."""
+    """Ended by us: with the session or the study (`interrupt`, `guard`: it runs again on resume), or by a person."""
 
     by: Literal["interrupt", "guard", "person"]
     reason: str

@@ -4,8 +4,10 @@ The engine alone writes the ledger; whoever wants something leaves it here. A re
 so that none is lost, and its name is remembered, so that none is carried out twice.
 """
 
+import contextlib
 import os
 import secrets
+import stat
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +15,9 @@ from pathlib import Path
 import msgspec
 
 from metaloop.events import Directed
+
+MOST = 1 << 20
+"""Bytes of a request at most."""
 
 _decoder = msgspec.json.Decoder(Directed)
 
@@ -34,15 +39,31 @@ class FileInbox:
             return ()
         found = []
         for path in sorted(self._folder.glob("*.json")):
-            try:
-                found.append(_decoder.decode(path.read_bytes()))
-            except (msgspec.DecodeError, UnicodeDecodeError):
-                path.rename(path.with_suffix(".bad"))
+            request = _read(path)
+            if request is None or request.request != path.stem:
+                with contextlib.suppress(OSError):
+                    path.rename(path.with_suffix(".bad"))
+            else:
+                found.append(request)
         self._seen = changed if not found else -1
         return found
 
     def done(self, request: str) -> None:
-        (self._folder / f"{request}.json").unlink(missing_ok=True)
+        path = self._folder / f"{request}.json"
+        if path.parent == self._folder:  # a name, and no way out of here
+            path.unlink(missing_ok=True)
+
+
+def _read(path: Path) -> Directed | None:
+    """The request in a plain small file; None for anything else, whatever lies there."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with open(fd, "rb") as file:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                return None
+            return _decoder.decode(file.read(MOST))
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return None
 
 
 def request_id() -> str:

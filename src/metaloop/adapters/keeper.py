@@ -345,7 +345,7 @@ class Drain:
         os.set_blocking(self.reader, False)
         self.file, self.hash = file, hashlib.sha256()
         self.room, self.keep, self.tail = cap // 2, cap - cap // 2, bytearray()
-        self.total = self.stored = 0
+        self.total = self.stored = self.refused = 0
         self.open = True
 
     def write(self, data: bytes) -> None:
@@ -353,7 +353,8 @@ class Drain:
         try:
             done = os.write(self.file, data)
         except OSError:
-            return
+            done = 0
+        self.refused += len(data) - done
         self.stored += done
         self.hash.update(data[:done])
 
@@ -386,7 +387,8 @@ class Drain:
         os.close(self.reader)
         os.close(self.file)
         cut = max(dropped, self.total + len(note) - self.stored)  # more than we dropped where the disk was full
-        return {"bytes": self.total, "dropped": cut, "kept": self.stored, "sha256": self.hash.hexdigest()}
+        told = {"bytes": self.total, "dropped": cut, "kept": self.stored, "sha256": self.hash.hexdigest()}
+        return {**told, "refused": self.refused}
 
 
 def cap_files(files: int | None) -> None:

@@ -41,6 +41,7 @@ class SqliteLedger:
         self.folder, self._db, self._lock = folder, db, lock
         self._head = os.open(folder / HEAD, os.O_RDWR | os.O_CREAT, 0o644)
         self.place, self._hash = 0, ""
+        self._file = _identity(folder / FILE)
 
     def read(self, after: int = 0, upto: int | None = None) -> Iterator[Entry]:
         """The entries in order, every hash checked on the way. Raises Damaged."""
@@ -52,6 +53,8 @@ class SqliteLedger:
 
     def append(self, at: float, *events: Event) -> Sequence[Entry]:
         """One commit, synced before this returns. Raises LedgerError; then the state on disk is unknown: open again."""
+        if _identity(self.folder / FILE) != self._file:
+            raise LedgerError(f"{self.folder / FILE}: it was deleted or replaced while the study ran; put it back")
         unix, link, rows, entries = time.time(), self._hash, [], []
         for place, event in enumerate(events, self.place + 1):
             body = encode(event).decode()
@@ -62,9 +65,11 @@ class SqliteLedger:
             self._db.execute("begin immediate")
             self._db.executemany("insert into event values(?, ?, ?, ?, ?, ?)", rows)
             self._db.execute("commit")
+        except sqlite3.IntegrityError as error:
+            self._undo()
+            raise StudyBusy(f"{self.folder}: another controller has written to this study; this one ends") from error
         except sqlite3.Error as error:
-            with contextlib.suppress(sqlite3.Error):
-                self._db.execute("rollback")
+            self._undo()
             raise LedgerError(
                 f"{self.folder / FILE}: cannot append: {error}; nothing recorded is lost: "
                 "free space or make the folder writable, then run the same command again"
@@ -73,6 +78,10 @@ class SqliteLedger:
         with contextlib.suppress(OSError):  # it may lag
             os.pwrite(self._head, _head(self.place, link), 0)
         return entries
+
+    def _undo(self) -> None:
+        with contextlib.suppress(sqlite3.Error):
+            self._db.execute("rollback")
 
     def close(self) -> None:
         """Gives the lease back."""
@@ -196,6 +205,14 @@ def _check_head(folder: Path, place: int, db: sqlite3.Connection) -> None:
     row = db.execute("select hash from event where place = ?", (head[0],)).fetchone()
     if row is not None and row[0] != head[1]:
         raise Damaged(f"{folder / FILE}: ledger damaged: entry {head[0]} is not the one that was written; restore it")
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _refuse_empty(folder: Path) -> None:

@@ -10,6 +10,7 @@ import hashlib
 import itertools
 import os
 import shutil
+import signal
 import socket
 import stat
 import struct
@@ -19,6 +20,7 @@ from pathlib import Path
 
 import msgspec
 
+from metaloop.adapters.keeper import starttime
 from metaloop.errors import ExecutorError, Refusal
 from metaloop.roles import Gone, Job, Outcome, Running, Step, StepOutcome
 
@@ -26,6 +28,7 @@ KEEPER = Path(__file__).with_name("keeper.py")
 METRICS_CAP = 64 << 10
 BUSY = 75  # the launcher's exit code when another keeper serves the lane
 PATIENCE_S = 10.0  # how long a keeper may take to answer at all
+HASTE_S = 3.0  # the same, when we are ending things
 SUCCESSION_S = 1.0  # how long a controller that was just killed may still hold its lane
 
 
@@ -122,6 +125,7 @@ class _Stream(msgspec.Struct, frozen=True):
     dropped: int = 0
     kept: int = 0
     sha256: str = ""
+    refused: int = 0
 
 
 class _StepRecord(msgspec.Struct, frozen=True):
@@ -170,6 +174,7 @@ class _Answer(msgspec.Struct, frozen=True):
 
 
 _answers = msgspec.json.Decoder(_Answer)
+_NOBODY = {"nonce": "", "dir": "/nonexistent", "pid": 0, "starttime": 0, "boot_id": ""}  # asking for it is a ping
 
 
 def _wire(job: Job, output_total: int | None) -> dict[str, object]:
@@ -242,7 +247,8 @@ def _outcome(result: _Result) -> Outcome:
         if not step.clean:
             texts["err"] += "\n[metaloop: processes of this step could not be killed]\n"
         out, err = (texts["out"], texts["err"])
-        steps.append(StepOutcome(step.name, step.exit, step.signal, step.limit, step.wall_s, out, err))
+        lost = step.out.refused + step.err.refused
+        steps.append(StepOutcome(step.name, step.exit, step.signal, step.limit, step.wall_s, out, err, lost))
     metrics = result.metrics or _Metrics()
     if metrics.text is not None:
         output[metrics.name] = metrics.sha256
@@ -284,6 +290,7 @@ class _Lane:
         self._attaching = asyncio.Lock()
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
+        self._keeper: tuple[int, int | None] | None = None
 
     async def ask(self, op: str, **fields: object) -> _Answer:
         """A keeper that dies before it answers is replaced, and its successor asked.
@@ -315,9 +322,29 @@ class _Lane:
         number = next(self._ids)
         future = self._waiting[number] = asyncio.get_running_loop().create_future()
         writer.write(msgspec.json.encode({"id": number, "op": op, **fields}) + b"\n")
+        patience = HASTE_S if op in ("stop", "quit") else PATIENCE_S
         try:
-            answer: _Answer = await future
+            while not (await asyncio.wait([future], timeout=patience))[0]:
+                await self._rouse(patience)
+            answer: _Answer = future.result()
             return answer
+        finally:
+            self._waiting.pop(number, None)
+
+    async def _rouse(self, patience: float) -> None:
+        """A keeper that answers nothing at all, as when somebody stopped it, is killed: its successor clears up."""
+        writer, keeper = self._writer, self._keeper
+        if writer is None or keeper is None:
+            return
+        number = next(self._ids)
+        future = self._waiting[number] = asyncio.get_running_loop().create_future()
+        writer.write(msgspec.json.encode({"id": number, "op": "look", "handle": _NOBODY}) + b"\n")
+        try:
+            if not (await asyncio.wait([future], timeout=patience))[0] and starttime(keeper[0]) == keeper[1]:
+                os.kill(keeper[0], signal.SIGKILL)
+                await asyncio.wait([future], timeout=patience)
+            if future.done():
+                future.exception()  # fetched, so that nobody complains of it
         finally:
             self._waiting.pop(number, None)
 
@@ -364,6 +391,7 @@ class _Lane:
             hello = _answers.decode(line) if line else _Answer()
             if hello.hello and _is(writer, hello):
                 self._reading = asyncio.create_task(self._read(reader, writer))
+                self._keeper = (hello.pid, hello.starttime)
                 return writer
         except BaseException:
             writer.close()

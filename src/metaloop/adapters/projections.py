@@ -1,14 +1,16 @@
 """Files that other tools read, written from the ledger as it grows: a results table, an event stream, a checkpoint,
 and a folder a kept trial.
 
-They are projections: written anew when a controller starts, and never read by us. A file that git tracks is not
-touched.
+They are projections: written anew when a controller starts, and never read by us. What is there already and was not
+made by this study is not touched: `copies.json` in the study's folder names what it made. A copy that cannot be written
+ends no study: it is told once, and made anew at the next start.
 """
 
+import contextlib
 import json
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,31 +35,56 @@ class Paths:
     checkpoint: Path | None = None
 
     def named(self) -> tuple[Path, ...]:
-        return tuple(path for path in (self.results, self.events, self.checkpoint) if path is not None)
+        """Everything that the user named; not what is made in the study's folder anyway."""
+        own = self.trials.parent
+        every = (self.results, self.events, self.checkpoint, self.runs, self.versions)
+        return tuple(path for path in every if path is not None and not path.is_relative_to(own))
 
 
 class Projections:
     """An `engine.Observer` that keeps the files of one study up to date, one write a commit."""
 
-    def __init__(self, paths: Paths, events: Sequence[Entry], study: Study) -> None:
-        """Writes all of it, as it stands. Raises UsageError before the first write where git tracks a file."""
-        refuse_tracked(paths.named())
-        self.paths = paths
+    def __init__(self, paths: Paths, events: Sequence[Entry], study: Study, told: Callable[[str], None]) -> None:
+        """Writes all of it, as it stands. `told` hears of what cannot be written."""
+        self.paths, self._tell, self._failed = paths, told, False
         self._open: dict[int, list[int]] = {}
-        for path in paths.named():
-            path.parent.mkdir(parents=True, exist_ok=True)
-        if paths.results:
-            _write(paths.results, "".join(f"{text}\n" for text in exports.tsv(study)))
-        if paths.events:
-            _write(paths.events, "".join(map(_event, events)))
-        for number, trial in study.trials.items():
-            if trial.decided_at is None:
-                self._open.setdefault(trial.round, []).append(number)
-            else:
-                self._folders(study, number)
-        self._checkpoint(study)
+        with self._forgiving():
+            self._all(events, study)
 
     def __call__(self, entries: Sequence[Entry], study: Study) -> None:
+        with self._forgiving():
+            self._more(entries, study)
+
+    @contextlib.contextmanager
+    def _forgiving(self) -> Iterator[None]:
+        if self._failed:
+            return (yield)  # the files have a gap already; they are written anew at the next start
+        try:
+            yield
+        except OSError as error:
+            self._failed = True
+            self._tell(f"{error.filename or 'a copy'}: {error.strerror}; copies are made anew at the next start")
+
+    def _all(self, events: Sequence[Entry], study: Study) -> None:
+        _claim(self.paths)
+        for path in (self.paths.results, self.paths.events, self.paths.checkpoint):
+            if path is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+        settled = [n for n in sorted(study.trials) if study.trials[n].decided_at is not None]
+        if self.paths.results:
+            lines = [exports.line(exports.COLUMNS), *(exports.table_line(study, number) for number in settled)]
+            _write(self.paths.results, "".join(f"{text}\n" for text in lines))
+        if self.paths.events:
+            _write(self.paths.events, "".join(map(_event, events)))
+        for round in study.open.values():
+            self._open[round.number] = list(round.trials)
+        for number in settled:
+            self._folders(study, number)
+        self._checkpoint(study)
+
+    def _more(self, entries: Sequence[Entry], study: Study) -> None:
+        if self._failed:
+            return
         if self.paths.events:
             with self.paths.events.open("a", encoding="utf-8") as file:
                 file.writelines(map(_event, entries))
@@ -117,13 +144,42 @@ class Projections:
             _write(self.paths.checkpoint, json.dumps(state, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def refuse_tracked(paths: Sequence[Path]) -> None:
-    """Raises UsageError for a file that git tracks: what a user versions is not ours to write over."""
-    for path in paths:
-        if path.exists() and _tracked(path):
-            raise UsageError(
-                f"{path}: git tracks this file, so it is not written over; name another path in the study file"
-            )
+CLAIMS = "copies.json"
+
+
+def refuse_foreign(paths: Paths) -> None:
+    """Raises UsageError, before the first write, for a place where there is something that this study did not make."""
+    own, mine = paths.trials.parent, _claims(paths)
+    for path in (paths.results, paths.events, paths.checkpoint, paths.runs, paths.versions):
+        if path is not None and path.is_relative_to(own) and path.name in (*LEDGER, CLAIMS):
+            raise UsageError(f"{path}: this is the study's own file; name another path for the copy")
+    for path in paths.named():
+        if str(path) in mine or not _occupied(path):
+            continue
+        if _tracked(path):
+            raise UsageError(f"{path}: git tracks this file, so it is not written over; name another path for it")
+        raise UsageError(f"{path}: is there already, and this study did not make it; move it away or name another path")
+
+
+LEDGER = ("ledger.sqlite", "ledger.sqlite-wal", "ledger.sqlite-shm", "head", "lock", "lanes", "trials", "inbox")
+
+
+def _occupied(path: Path) -> bool:
+    return any(path.iterdir()) if path.is_dir() else path.exists() or path.is_symlink()
+
+
+def _claims(paths: Paths) -> set[str]:
+    try:
+        return set(json.loads((paths.trials.parent / CLAIMS).read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return set()
+
+
+def _claim(paths: Paths) -> None:
+    """Remembers what we are about to make, so that the next start knows it for ours."""
+    named = {str(path) for path in paths.named()}
+    if not named <= (mine := _claims(paths)):
+        _write(paths.trials.parent / CLAIMS, json.dumps(sorted(mine | named), indent=2) + "\n")
 
 
 def _tracked(path: Path) -> bool:

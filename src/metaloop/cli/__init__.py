@@ -90,6 +90,11 @@ def invoke(argv: list[str]) -> int:
         return 141
     except OSError as error:
         return _failed(f"{error.filename or 'the system'}: {error.strerror or error}", 4, argv)
+    except Exception as error:  # the edge: one line for the user, all of it for whoever mends it
+        if os.environ.get("METALOOP_TRACEBACK"):
+            raise
+        what = f"{type(error).__name__}: {error}"
+        return _failed(f"this should not happen: {what}; METALOOP_TRACEBACK=1 shows where", 70, argv)
 
 
 def _dispatch(argv: list[str]) -> int:

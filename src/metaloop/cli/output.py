@@ -62,9 +62,12 @@ def coloured(terminal: bool) -> bool:
 def trial_line(study: Study, trial: Trial) -> str:
     """Number, verdict, value, change against the incumbent, seconds, and what was changed (or why it failed)."""
     r = row(study, trial)
-    told = " ".join(r.changed) or ("as the script is" if r.role == "baseline" and not r.params else "no change")
-    what = clean(r.reason) if r.value is None and r.reason else told
-    name = "baseline" if r.role == "baseline" and r.value is not None else r.verdict
+    plain = "its own command" if study.the_terms.baseline.kind == "cmd" else "as the script is"
+    changes = " ".join(r.changed) or (plain if r.role == "baseline" and not r.params else "no change")
+    what = clean(r.reason) if r.value is None and r.reason else changes if r.comparable else f"{trial.why}; {changes}"
+    name: str = "baseline" if r.role == "baseline" and r.value is not None else r.verdict
+    if r.verdict == "open":
+        name = r.status
     if trial.score is not None and trial.score.test is not None and not trial.kept:
         name = "unproven"
     return f"{r.trial:>4}  {name:<9}  {_value(study, r):<9}  {against(r):<18}  {r.seconds:>6.1f} s  {what}"

@@ -190,7 +190,7 @@ def _status_lines(opened: Opened, last: int) -> Iterator[str]:
     yield f"{study.name}: {goal}, {study.the_terms.policy}; {_doing(opened)}"
     yield f"  {counted(study)}; best {_best(study)}; {study.at:.0f} s of wall clock"
     if study.fallbacks:
-        yield f"  {study.fallbacks} of {study.searched} proposals came from a stand-in"
+        yield f"  {study.fallbacks} of {len(study.trials)} proposals came from a stand-in"
     for text in study.alerts[-3:]:
         yield f"  alert: {text}"
     for hint in study.hints[-3:]:

@@ -17,8 +17,8 @@ from metaloop.adapters.inbox import request_id
 from metaloop.adapters.projections import Paths
 from metaloop.cli.output import COLOURS, card, clean, fitted, say, shown, tell, tell_json, trial_line
 from metaloop.config import Outcome, drive, surroundings, unenforceable
-from metaloop.errors import UsageError
-from metaloop.events import Decided, Directed, Entry, Finished, Proposed, Refused
+from metaloop.errors import BaselineError, UsageError
+from metaloop.events import Decided, Directed, Entry, Finished, Proposed, Refused, Resumed
 from metaloop.records import row, totals
 from metaloop.study import PREPARE, Study
 from metaloop.studyfile import StudyFile, from_flags, load
@@ -115,6 +115,8 @@ class Narrator:
     def __call__(self, entries: Sequence[Entry], study: Study) -> None:
         for entry in entries:
             match entry.event:
+                case Resumed():
+                    self._open = {round.number: list(round.trials) for round in study.open.values()}
                 case Proposed(round, trial) | Refused(round, trial):
                     self._open.setdefault(round, []).append(trial)
                     if entry.event.proposal.fallback:
@@ -137,6 +139,9 @@ class Narrator:
         if self._bar:
             self._bar.clear()
         say(fitted(clean(text)), style)
+
+    def warn(self, text: str) -> None:
+        self.say(f"      {text}", "yellow")
 
     def close(self) -> None:
         if self._bar:
@@ -174,12 +179,16 @@ def _drive(
         _announce(file)
     try:
         mode: Literal["run", "one"] = "run" if request is None else "one"
-        ended = asyncio.run(drive(file, where, mode=mode, request=request, observers=(narrator,), project=_paths(file)))
+        ended = asyncio.run(
+            drive(
+                file, where, mode=mode, request=request, observers=(narrator,), project=_paths(file), tell=narrator.warn
+            )
+        )
     finally:
         narrator.close()
     code = exit_code(ended, strict_exit)
     if request is not None:
-        return _told_one(ended, json)
+        return _told_one(ended, request, json)
     if json:
         tell_json(summary(ended.study, file.folder, code))
         return code
@@ -284,19 +293,20 @@ def _no_constant(name: str) -> float:
     raise ValueError(f"{name} is not a number here")
 
 
-def _told_one(ended: Outcome, json: bool) -> int:
+def _told_one(ended: Outcome, request: Directed, json: bool) -> int:
     if ended.signal is not None:
         return 128 + ended.signal.value
     study = ended.study
-    trial = study.trials[study.latest]
-    r = row(study, trial)
+    mine = [trial for trial in study.trials.values() if trial.request == request.request]
+    if not mine and ended.closed and ended.closed.reason == "prepare_failed":
+        raise BaselineError(ended.closed.why)
+    if not mine:
+        raise UsageError(f"it was not run: {ended.closed.why if ended.closed else 'the session ended'}")
+    r = row(study, mine[0])
     if json:
         tell_json(msgspec.to_builtins(r))
-    elif ended.closed and ended.closed.reason == "prepare_failed":
-        say(ended.closed.why, "red")
-        return 3
     else:
-        tell(f"trial {trial.number}: {clean(trial.why)}")
+        tell(f"trial {r.trial}: {clean(r.why)}")
     return 0 if r.value is not None else 2 if r.status == "refused" else 4
 
 

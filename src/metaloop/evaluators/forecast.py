@@ -2,15 +2,19 @@
 
     y(x) = a * x^b + c,   x = 1, 2, ... settled trials,   b < 0: it levels off towards c
 
-Learning curves look like this [Kaplan et al., arXiv:2001.08361], and searches often do. A power law alone cannot tell a
-search that is saturated from one that is merely lucky now and then: the best of n equal draws levels off as well, and
-the last of 200 uniform draws gains less than 0.1 % on average. So a second thing is asked first: whether there ever was
-a climb that could level off. Of n draws that are equal but for luck the nth is the best so far with a chance of 1/n,
-independently of the earlier ones, whatever they are drawn from [Renyi 1962]. `Curve` bets against that, and only where
-the records came so densely that luck would have to be a once in 10,000 studies is the curve believed.
+Learning curves look like this [Kaplan et al., arXiv:2001.08361], and searches often do, in the end: a search that closes
+in exponentially, or in steps, bends more sharply than one power can from x = 1. So the law goes through the newest half
+of the best so far, and a half that never moved promises nothing.
 
-What gives: a study that flattens after two or three steps, or climbs as seldom as luck would, is never stopped here,
-however flat it is. That is what the guard on trials without improvement is for.
+That cannot tell a search that is saturated from one that is merely lucky now and then: the best of n equal draws levels
+off as well, and the last of 200 uniform draws gains less than 0.1 % on average. So another thing is asked first: whether
+there ever was a climb that could level off. Of n draws that are equal but for luck the nth is the best so far with a
+chance of 1/n, independently of the earlier ones, whatever they are drawn from [Renyi 1962]. `Curve` bets against that,
+and only where the records came so densely that luck would do it in one study of 10,000 the forecast is believed.
+
+What gives: a study that flattens after a few steps, or climbs as seldom as luck would, is never stopped here, however
+flat it is: the guard on trials without improvement is for those. And a climb that pauses for as long as it has lasted
+is taken for one that is over.
 
 Everything is oriented: larger is better (`objective.gain(value, 0.0)`).
 """
@@ -18,6 +22,9 @@ Everything is oriented: larger is better (`objective.gain(value, 0.0)`).
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from itertools import pairwise
+
+import msgspec
 
 from metaloop.values import Value
 
@@ -39,8 +46,8 @@ CHANCE = 1e-4
 BETS = (0.2, 0.5, 0.9)
 """The shares of records that are bet on: a slow climb, a good one, one that seldom misses."""
 
-DENSE = 8
-"""Points that are kept for each doubling of the number of trials: 45 at 200 trials, 117 at 100,000."""
+DENSE = 16
+"""Points that are kept for each doubling of the number of trials."""
 
 
 # ---- the law ---------------------------------------------------------------------------------------------------------
@@ -60,7 +67,9 @@ def projected(fit: Fit, at: float) -> float:
     return fit.a * math.exp(fit.b * math.log(at)) + fit.c
 
 
-def fit(series: Sequence[float], at: Sequence[float] | None = None, weights: Sequence[float] | None = None) -> Fit | None:
+def fit(
+    series: Sequence[float], at: Sequence[float] | None = None, weights: Sequence[float] | None = None
+) -> Fit | None:
     """The law with the least (weighted) squares through `series`, at x = 1, 2, ... unless `at` says where.
 
     For a given b, a and c are those of a straight line over x^b, exactly; b is the best of a grid over its bounds,
@@ -144,10 +153,11 @@ def published_fit(series: Sequence[float]) -> Fit:
 
 
 class Curve(Value, frozen=True):
-    """The best so far of a study, in as many numbers as its length has digits; larger is better.
+    """The best so far of a study, in about 40 numbers at most, however long it is; larger is better.
 
     `trials` have settled, `scored` of them have a score, `records` of those were strictly better than all before.
-    `points` are (trial, best so far): every trial up to 16, then 8 for each doubling. `climbs`: see `add`.
+    `points` are (trial, best so far) in the newest half: every trial at first, later 16 to 33 of them.
+    `climbs`: once there was a climb that is not luck; see `add`.
     """
 
     trials: int = 0
@@ -171,29 +181,23 @@ class Curve(Value, frozen=True):
         """
         trials = self.trials + 1
         if value is None or not math.isfinite(value):
-            return self._with(trials, self.best) if self.scored else Curve(trials)
+            points = _thinned(self.points, trials, self.best) if self.scored else ()
+            return msgspec.structs.replace(self, trials=trials, points=points)
         if not self.scored:
             return Curve(trials, 1, 1, value, value, ((trials, value),))
         record, draw = value > self.best, self.scored
         bets = self.bets if self.climbs else _wager(self.bets, draw, record)
-        grown = Curve(
-            trials=self.trials,
-            scored=self.scored + 1,
-            records=self.records + record,
-            first=self.first,
-            best=max(self.best, value),
-            points=self.points,
-            bets=bets,
-            climbs=self.climbs or sum(bets) / len(bets) * CHANCE >= 1,
-        )
-        return grown._with(trials, grown.best)
+        climbs = self.climbs or sum(bets) / len(bets) * CHANCE >= 1
+        best = max(self.best, value)
+        points = _thinned(self.points, trials, best)
+        return Curve(trials, draw + 1, self.records + record, self.first, best, points, bets, climbs)
 
-    def _with(self, trials: int, best: float) -> "Curve":
-        kept = trials % max(1, (1 << trials.bit_length() - 1) // DENSE) == 0
-        points = (*self.points, (trials, best)) if kept else self.points
-        return Curve(
-            trials, self.scored, self.records, self.first, best, points, self.bets, self.climbs
-        )
+
+def _thinned(points: tuple[tuple[int, float], ...], trials: int, best: float) -> tuple[tuple[int, float], ...]:
+    """With this trial, if it is one of those that are kept, and without those that are no longer in the newest half."""
+    gone = next((i for i, (trial, _) in enumerate(points) if 2 * trial >= trials), len(points))
+    kept = trials % max(1, (1 << trials.bit_length() - 1) // DENSE) == 0
+    return (*points[gone:], (trials, best)) if kept else points[gone:]
 
 
 def _wager(bets: tuple[float, ...], draw: int, record: bool) -> tuple[float, ...]:
@@ -208,13 +212,28 @@ def _wager(bets: tuple[float, ...], draw: int, record: bool) -> tuple[float, ...
 
 @lru_cache(maxsize=16)
 def law(curve: Curve) -> Fit | None:
-    """The law through a study's best so far: each point counts for the trials since the point before."""
-    points = curve.points if curve.points and curve.points[-1][0] == curve.trials else (
-        *curve.points, (curve.trials, curve.best)
-    )
-    at = [float(x) for x, _ in points]
-    weights = [1.0, *(after - before for before, after in zip(at, at[1:], strict=False))]
-    return fit([y for _, y in points], at, weights)
+    """The law through the newest half of a study's best so far; a point counts for the trials since the one before."""
+    points = [*curve.points, (curve.trials, curve.best)] if curve.scored else []
+    if len(points) > 1 and points[-2][0] == curve.trials:
+        points.pop()
+    at = [float(trial) for trial, _ in points]
+    weights = [1.0, *(after - before for before, after in pairwise(at))]
+    return fit([best for _, best in points], at, weights)
+
+
+def promise(curve: Curve, remaining: int) -> float | None:
+    """The gain that `remaining` more trials promise; None where nobody can tell.
+
+    The law may lie above or below the best at its end; the larger of both answers counts.
+    """
+    if not curve.climbs:
+        return None
+    if curve.points and curve.points[0][1] == curve.best:
+        return 0.0
+    if (found := law(curve)) is None:
+        return None
+    then = projected(found, curve.trials + remaining)
+    return max(0.0, then - curve.best, then - projected(found, curve.trials))
 
 
 # ---- the guard -------------------------------------------------------------------------------------------------------
@@ -223,19 +242,14 @@ def law(curve: Curve) -> Fit | None:
 def doomed(curve: Curve, keeps: int, remaining: int, min_gain: float | None = None, noise: float | None = None) -> str:
     """Why the rest of the budget is not worth it, in plain words; empty while it may be, or nobody can tell.
 
-    It is not worth it where the law promises less than `min_gain` for `remaining` more trials: half of `noise` (the
-    width of the metric's noise) unless given, 0.1 % of the gain so far where there is no noise either. Silent with
-    fewer than 8 kept and 20 settled trials, without a climb, and where the fit failed.
+    It is not worth it where less than `min_gain` is promised for `remaining` more trials: half of `noise` (the width
+    of the metric's noise) unless given, 0.1 % of the gain so far where there is no noise either. Silent with fewer than
+    8 kept and 20 settled trials, without a climb, and where the fit failed.
     """
-    if remaining <= 0 or not curve.climbs or (keeps < KEEPS and curve.trials < TRIALS):
+    if remaining <= 0 or (keeps < KEEPS and curve.trials < TRIALS):
         return ""
-    found = law(curve)
-    if found is None:
-        return ""
-    enough, said = _enough(curve, min_gain, noise)
-    then = projected(found, curve.trials + remaining)
-    gain = max(0.0, then - curve.best, then - projected(found, curve.trials))
-    if gain >= enough:
+    gain, (enough, said) = promise(curve, remaining), _enough(curve, min_gain, noise)
+    if gain is None or gain >= enough:
         return ""
     return (
         f"the gain of {curve.best - curve.first:.3g} in {curve.trials} trials levels off: the {remaining} that are left "

@@ -168,21 +168,28 @@ def decide(study: Study, round: Round) -> Decision:
     crowned, why = study.tally.incumbent, []
     for trial in (study.trials[slot] for slot in round.trials):
         holder = None if crowned is None else study.trials[crowned]
-        wins, said = _decision(study, trial, holder)
+        stays, said = _decision(study, trial, holder)
         why.append(said)
-        if wins:
+        if stays:
             kept.append(trial.number)
-            crowned = trial.number
+            crowned = trial.number if _takes_the_crown(study, trial, holder) else crowned
     return Decision(tuple(kept), crowned, "; ".join(why))
+
+
+def _takes_the_crown(study: Study, trial: Trial, holder: Trial | None) -> bool:
+    """What is kept wears it, but for a baseline that comes after something better."""
+    if trial.role != "baseline" or holder is None or holder.score is None or trial.score is None:
+        return True
+    return study.objective.better(trial.score.value, holder.score.value)
 
 
 def _decision(study: Study, trial: Trial, holder: Trial | None) -> tuple[bool, str]:
     if trial.score is None:
         return False, str(getattr(trial.result, "reason", "it never ran"))
-    if trial.role == "baseline":
-        return True, f"the baseline: {told(trial.score)}"
     if study.the_terms.same_host and (other := _elsewhere(study, trial)):
         return False, other
+    if trial.role == "baseline":
+        return True, f"the baseline: {told(trial.score)}"
     if holder is None or holder.score is None:
         return True, f"{trial.score.value:g} is the first value that could be measured"
     if trial.score.test is not None:

@@ -46,6 +46,8 @@ def reader(objective: Objective) -> Callable[[Outcome], Ran | Failed]:
         problem = _problem(objective, found, outcome)
         if problem:
             kind = "evaluation" if found.invalid else "metric"
+            if last.lost:
+                kind, problem = "limit", f"the disk was full: {last.lost} bytes of output were lost; {problem}"
             return Failed(cast(FailureKind, kind), problem, seconds, last.stderr[-TAIL:])
         return Ran(found.numbers, seconds, tuple(found.warnings))
 
@@ -73,12 +75,14 @@ def _broken(step: StepOutcome) -> tuple[FailureKind, str] | None:
 def _problem(objective: Objective, found: "_Found", outcome: Outcome) -> str:
     if found.invalid:
         return found.invalid
+    if outcome.metrics is None and outcome.metrics_problem:
+        return f"the metrics file cannot be used: {outcome.metrics_problem}"
     name = objective.metric
     if name in found.bad:
         return f"{name} = {found.bad[name]!s:.60} is not a plain finite number"
     if name not in found.numbers:
         names = ", ".join(map(repr, list(found.numbers)[:8])) or "no metric at all"
-        where = outcome.metrics_problem or "print `" + name + "=NUMBER` on a line of its own, or write METALOOP_METRICS"
+        where = "print `" + name + "=NUMBER` on a line of its own, or write METALOOP_METRICS"
         return f"metric {name!r} is missing: found {names}; {where}"
     if objective.plausible and not objective.plausible[0] <= found.numbers[name] <= objective.plausible[1]:
         low, high = objective.plausible

@@ -35,5 +35,5 @@ def baseline(view: View) -> Proposal:
     failed = next((trial for trial in view.settled() if trial.role == "baseline" and trial.failed), None)
     if failed is None:
         return Proposal(Params({}), by="baseline", why="the script with no parameters")
-    why = "the middle of the space, since the script does not run without parameters"
+    why = "the middle of the space, since the script gave no baseline without parameters"
     return Proposal(Params(middle(view.space)), by="baseline", why=why, fallback=f"trial {failed.number} failed")

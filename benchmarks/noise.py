@@ -1,0 +1,118 @@
+"""Whole studies with simulated trials, through the engine: what does a rule keep when there is nothing to find?
+
+    python benchmarks/noise.py null 400          studies of 100 candidates that are all as good as the baseline
+    python benchmarks/noise.py power 400         one step of 1, 2, 3 noise widths as the 1st, 10th or 50th candidate
+    python benchmarks/noise.py                   both, small
+
+No processes: jobs are computed on the spot, everything else is the real engine, ledger facts and rules. The unit is the
+standard deviation of a run. Intervals are 95 % (Wilson).
+"""
+
+import argparse
+import math
+import time
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from random import Random
+from statistics import fmean
+
+from metaloop.config import thought_of
+from metaloop.study import Study, fold
+from metaloop.terms import Baseline, Bounds, Terms
+from metaloop.testing import Lab, Machine
+from metaloop.values import Objective, Range, Scalar
+
+
+def run(kind: str, rule: str, rho: float, candidates: int, step: float, at: int, seed: int) -> Study:
+    """One study. Candidate number `at` is better by `step`; all others are nulls."""
+
+    def function(values: dict[str, Scalar], run_seed: int) -> str:
+        order = int(values.get("i", 0))
+        common = draw(kind, Random(f"{seed}/common/{run_seed}"))
+        own = draw(kind, Random(f"{seed}/{order}/{run_seed}"))
+        return f"score={(step if order == at else 0.0) + math.sqrt(rho) * common + math.sqrt(1 - rho) * own!r}"
+
+    terms = Terms(
+        "noise", Objective("score", "max"), ("train",), "grid", {"i": Range(1, candidates, step=1, whole=True)},
+        baseline=Baseline(repeats=3), rule=rule, seed=seed,
+    )  # fmt: skip
+    bounds = Bounds(candidates, no_improve_limit=0, failure_rate_limit=1.0)
+    lab = Lab(terms, thought_of(terms), Machine(function), bounds)
+    lab.session()
+    return fold(lab.entries)
+
+
+def draw(kind: str, dice: Random) -> float:
+    """Noise of variance 1: normal, Student's t with 3 degrees of freedom, or skewed to the left."""
+    match kind:
+        case "t3":
+            chi = sum(dice.gauss(0, 1) ** 2 for _ in range(3))
+            return dice.gauss(0, 1) / math.sqrt(chi / 3) / math.sqrt(3)
+        case "skew-":
+            return 1 - dice.expovariate(1)
+        case _:
+            return dice.gauss(0, 1)
+
+
+def null(kind: str, rule: str, rho: float, seed: int) -> tuple[int, int, float]:
+    """False keeps; extra runs a candidate, times 100; what the best is said to be (its truth is 0)."""
+    study = run(kind, rule, rho, 100, 0.0, 0, seed)
+    kept = [t for t in study.trials.values() if t.kept and t.number]
+    extra = sum(len(t.runs) for t in study.trials.values()) - 100 - 3
+    best = study.incumbent.score.value if study.incumbent and study.incumbent.score else 0.0
+    return len(kept), extra, best
+
+
+def power(kind: str, rule: str, rho: float, step: float, at: int, seed: int) -> tuple[bool, float | None]:
+    """Whether the step is kept, and by how much the headline's gain misses it."""
+    study = run(kind, rule, rho, at, step, at, seed)
+    headline = study.headline
+    return study.trials[at].kept, None if headline is None or headline.gain is None else headline.gain - step
+
+
+def wilson(hits: int, of: int) -> str:
+    z = 1.96
+    centre, half = (hits + z * z / 2) / (of + z * z), z * math.sqrt(hits * (of - hits) / of + z * z / 4) / (of + z * z)
+    return f"{100 * hits / of:.1f} [{100 * (centre - half):.1f}, {100 * (centre + half):.1f}]"
+
+
+def tables(what: str, studies: int, workers: int) -> None:
+    with ProcessPoolExecutor(workers) as pool:
+        if what in ("null", "all"):
+            print(
+                "| rule, noise, rho | studies | a false keep in 100 nulls, % | false keeps | extra runs a null | best is too good by |"
+            )
+            print("|---|---|---|---|---|---|")
+            for rule, kind, rho in (("proven", "normal", 0.0), ("proven", "normal", 0.5), ("proven", "t3", 0.0),
+                                    ("proven", "skew-", 0.0), ("strict", "normal", 0.0)):  # fmt: skip
+                found = list(pool.map(partial(null, kind, rule, rho), range(studies), chunksize=4))
+                keeps = [k for k, _, _ in found]
+                print(
+                    f"| {rule}, {kind}, {rho:g} | {studies} | {wilson(sum(k > 0 for k in keeps), studies)} | {fmean(keeps):.2f} "
+                    f"| {fmean(e for _, e, _ in found) / 100:.1f} | {fmean(b for *_, b in found):+.2f} |",
+                    flush=True,
+                )
+        if what in ("power", "all"):
+            print("\n| rule, rho | candidate | kept at 1 sd, % | 2 sd | 3 sd | headline is off by |")
+            print("|---|---|---|---|---|---|")
+            for rule, rho in (("proven", 0.0), ("proven", 0.5)):
+                for at in (1, 10, 50):
+                    cells, bias = [], []
+                    for step in (1.0, 2.0, 3.0):
+                        found = list(
+                            pool.map(partial(power, "normal", rule, rho, step, at), range(studies), chunksize=4)
+                        )
+                        cells.append(wilson(sum(kept for kept, _ in found), studies))
+                        bias += [off for kept, off in found if kept and off is not None]
+                    print(f"| {rule}, {rho:g} | {at} | {' | '.join(cells)} | {fmean(bias):+.2f} |", flush=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", nargs="?", default="all", choices=["null", "power", "all"])
+    parser.add_argument("studies", nargs="?", type=int, default=40)
+    parser.add_argument("--workers", type=int, default=2)
+    asked = parser.parse_args()
+    began = time.time()
+    tables(asked.what, asked.studies, asked.workers)
+    print(f"\n{time.time() - began:.0f} s")
