@@ -664,10 +664,8 @@ def test_a_resumed_run_tells_what_it_inherited(tmp_path: Path) -> None:
 
 def test_a_keeper_that_is_stopped_does_not_stop_us(tmp_path: Path) -> None:
     """A trial that stops its keeper: after the patience we have with it, the run is lost, and the study goes on."""
-    script = (
-        COUNTED
-        + "import signal\nif len(open('ran.txt').readlines()) == 1:\n  os.kill(os.getppid(), signal.SIGSTOP)\nprint('score=0.5')"
-    )
+    stop = "import signal\nif len(open('ran.txt').readlines()) == 1:\n  os.kill(os.getppid(), signal.SIGSTOP)\n"
+    script = COUNTED + stop + "print('score=0.5')"
     w = Workshop(tmp_path, script, keys={"controller": {"max_iterations": 1}})
     process = w.start("run", "study.yaml")
     until(lambda: w.executed())

@@ -234,7 +234,7 @@ def test_a_request_does_not_wait_for_a_controller_that_is_gone(tmp_path: Path) -
 
 
 def test_what_lies_in_the_inbox_cannot_reach_outside_or_hang_us(tmp_path: Path) -> None:
-    """A pipe, a folder, a dangling link, a request with the name of another file: put aside, and the study ends well."""
+    """A pipe, a folder, a dangling link, a request with another name than its file: put aside; the study ends well."""
     import os
 
     w = Workshop(tmp_path, SLOW, keys={"controller": {"max_iterations": 4}})
