@@ -11,8 +11,9 @@ standard deviation of a run. Intervals are 95 % (Wilson).
 import argparse
 import math
 import time
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor
 from functools import partial
+from itertools import product
 from random import Random
 from statistics import fmean
 
@@ -76,35 +77,45 @@ def wilson(hits: int, of: int) -> str:
     return f"{100 * hits / of:.1f} [{100 * (centre - half):.1f}, {100 * (centre + half):.1f}]"
 
 
+NULLS = (
+    ("proven", "normal", 0.0),
+    ("proven", "normal", 0.5),
+    ("proven", "t3", 0.0),
+    ("proven", "skew-", 0.0),
+    ("strict", "normal", 0.0),
+)
+
+
+def nulls(pool: Executor, studies: int) -> None:
+    print(
+        "| rule, noise, rho | studies | a false keep in 100 nulls, % | false keeps | extra runs a null | best too good by |"
+    )
+    print("|---|---|---|---|---|---|")
+    for rule, kind, rho in NULLS:
+        keeps, extra, best = zip(*pool.map(partial(null, kind, rule, rho), range(studies), chunksize=4), strict=True)
+        share = wilson(sum(count > 0 for count in keeps), studies)
+        row = (f"{rule}, {kind}, {rho:g}", studies, share, f"{fmean(keeps):.2f}", f"{fmean(extra) / 100:.1f}")
+        print(f"| {' | '.join(map(str, row))} | {fmean(best):+.2f} |", flush=True)
+
+
+def powers(pool: Executor, studies: int) -> None:
+    print("\n| rule, rho | candidate | kept at 1 sd, % | 2 sd | 3 sd | headline is off by |")
+    print("|---|---|---|---|---|---|")
+    for rho, at in product((0.0, 0.5), (1, 10, 50)):
+        cells, off = [], []
+        for step in (1.0, 2.0, 3.0):
+            found = list(pool.map(partial(power, "normal", "proven", rho, step, at), range(studies), chunksize=4))
+            cells.append(wilson(sum(kept for kept, _ in found), studies))
+            off += [miss for kept, miss in found if kept and miss is not None]
+        print(f"| proven, {rho:g} | {at} | {' | '.join(cells)} | {fmean(off):+.2f} |", flush=True)
+
+
 def tables(what: str, studies: int, workers: int) -> None:
     with ProcessPoolExecutor(workers) as pool:
         if what in ("null", "all"):
-            print(
-                "| rule, noise, rho | studies | a false keep in 100 nulls, % | false keeps | extra runs a null | best is too good by |"
-            )
-            print("|---|---|---|---|---|---|")
-            for rule, kind, rho in (("proven", "normal", 0.0), ("proven", "normal", 0.5), ("proven", "t3", 0.0),
-                                    ("proven", "skew-", 0.0), ("strict", "normal", 0.0)):  # fmt: skip
-                found = list(pool.map(partial(null, kind, rule, rho), range(studies), chunksize=4))
-                keeps = [k for k, _, _ in found]
-                print(
-                    f"| {rule}, {kind}, {rho:g} | {studies} | {wilson(sum(k > 0 for k in keeps), studies)} | {fmean(keeps):.2f} "
-                    f"| {fmean(e for _, e, _ in found) / 100:.1f} | {fmean(b for *_, b in found):+.2f} |",
-                    flush=True,
-                )
+            nulls(pool, studies)
         if what in ("power", "all"):
-            print("\n| rule, rho | candidate | kept at 1 sd, % | 2 sd | 3 sd | headline is off by |")
-            print("|---|---|---|---|---|---|")
-            for rule, rho in (("proven", 0.0), ("proven", 0.5)):
-                for at in (1, 10, 50):
-                    cells, bias = [], []
-                    for step in (1.0, 2.0, 3.0):
-                        found = list(
-                            pool.map(partial(power, "normal", rule, rho, step, at), range(studies), chunksize=4)
-                        )
-                        cells.append(wilson(sum(kept for kept, _ in found), studies))
-                        bias += [off for kept, off in found if kept and off is not None]
-                    print(f"| {rule}, {rho:g} | {at} | {' | '.join(cells)} | {fmean(bias):+.2f} |", flush=True)
+            powers(pool, studies)
 
 
 if __name__ == "__main__":

@@ -230,15 +230,15 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 _encoder = msgspec.json.Encoder()  # as inserted, never sorted: the order of a space's parameters is part of it
-_decoder = msgspec.json.Decoder(Fact)
+_decoder = msgspec.json.Decoder(Entry)
 
 
-def encode(event: Event) -> bytes:
-    """The JSON body of a ledger row: the same bytes for the same event, and strict JSON (no NaN)."""
-    return _encoder.encode(event)
+def encode(entry: Entry) -> bytes:
+    """The body of a ledger row: strict JSON (no NaN), the same bytes for the same entry."""
+    return _encoder.encode(entry)
 
 
-def decode(body: bytes | str) -> Fact:
+def decode(body: bytes | str) -> Entry:
     """Raises msgspec.ValidationError for what no version of this program wrote."""
     return _decoder.decode(body)
 

@@ -138,7 +138,7 @@ class Trial:
 
     @property
     def failed(self) -> bool:
-        return isinstance(self.result, Failed | Refusal)
+        return isinstance(self.result, (Failed, Refusal))
 
     @property
     def verdict(self) -> Verdict:
@@ -333,11 +333,7 @@ def evolve(study: Study, entry: Entry) -> None:
     """Records one fact. Total: every fact that could be written can be read; it draws no conclusions of its own."""
     study.place, study.at = entry.place, entry.at
     event = entry.event
-    match event:
-        case StudyOpened():
-            study.terms = event.terms
-        case Resumed():
-            _resume(study, event)
+    match event:  # the commonest first
         case RoundOpened():
             round = Round(event.round, event.role, event.seen, entry.place, index=study.searched)
             if event.role == "directed":
@@ -347,10 +343,6 @@ def evolve(study: Study, entry: Entry) -> None:
             study.rounds = max(study.rounds, event.round)
             study.searched += event.role == "search"
             study.baselines += event.role == "baseline"
-        case Asked():
-            study.open[event.round].asked[event.stage].append(Exchange(event.prompts, [None] * len(event.prompts)))
-        case Replied():
-            study.open[event.round].asked[event.stage][event.index].answers[event.member] = event.reply
         case Proposed() | Refused():
             _propose(study, event, entry.place)
         case RunsAsked():
@@ -364,11 +356,19 @@ def evolve(study: Study, entry: Entry) -> None:
             _finish(study, event, entry.place)
         case Measured():
             _measure(study, event, entry.place)
+        case Decided():
+            _decide(study, event, entry.place)
+        case StudyOpened():
+            study.terms = event.terms
+        case Resumed():
+            _resume(study, event)
+        case Asked():
+            study.open[event.round].asked[event.stage].append(Exchange(event.prompts, [None] * len(event.prompts)))
+        case Replied():
+            study.open[event.round].asked[event.stage][event.index].answers[event.member] = event.reply
         case Confirmed():
             study.headline = event.headline
             study.open[event.round].scores = ()
-        case Decided():
-            _decide(study, event, entry.place)
         case Faulted():
             round = study.open[event.round]
             round.asked[event.stage].clear()
@@ -488,8 +488,8 @@ def _decide(study: Study, event: Decided, place: int) -> None:
         trial.kept, trial.crowned = number in decision.kept, crowned and number == decision.crowned
         trial.decided_at, trial.why, trial.beat = place, decision.why, before.incumbent
         study.kills.pop(number, None)
-        if trial.failed and isinstance(trial.result, Failed | Refusal):
-            failures[trial.result.reason] = failures.get(trial.result.reason, 0) + 1
+        if isinstance(result := trial.result, (Failed, Refusal)):
+            failures[result.reason] = failures.get(result.reason, 0) + 1
     searched = round.role in ("search", "directed")
     incumbent = decision.crowned if crowned else before.incumbent
     score = study.trials[incumbent].score if incumbent is not None else None
@@ -516,7 +516,8 @@ def _decide(study: Study, event: Decided, place: int) -> None:
 
 def _counts(trial: Trial) -> bool:
     """Pruned and stopped trials say nothing about failure or progress."""
-    return not isinstance(trial.result, Pruned | Stopped | None)
+    result = trial.result
+    return result is not None and not isinstance(result, (Pruned, Stopped))
 
 
 def _window(study: Study, recent: tuple[bool, ...], settled: list[int]) -> tuple[bool, ...]:

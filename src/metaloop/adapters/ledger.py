@@ -1,6 +1,6 @@
 """The log on disk: one SQLite file a study, written by the one who holds the lease, and checked by everyone who reads.
 
-    FOLDER/ledger.sqlite   rows (place, at, unix, body, hash), each hash over the one before: a changed row is seen
+    FOLDER/ledger.sqlite   rows (place, body, hash), each hash over the one before and the body: a changed row is seen
     FOLDER/head            place and hash of the newest commit, overwritten unsynced: it may lag, never lead, so that
                            a ledger that ends before it has lost its tail
     FOLDER/lock            held by flock for as long as a controller lives
@@ -21,14 +21,13 @@ from pathlib import Path
 import msgspec
 
 from metaloop.errors import Damaged, LedgerError, StudyBusy, UsageError
-from metaloop.events import Entry, Event, Fact, decode, encode, once
+from metaloop.events import Entry, Event, decode, encode, once
 
 FORMAT = 1
 FILE, HEAD, LOCK = "ledger.sqlite", "head", "lock"
 _WIDTH = 96
 _SCHEMA = """
-create table event(place integer primary key, at real not null, unix real not null, body text not null,
-                   hash text not null, once text unique);
+create table event(place integer primary key, body text not null, hash text not null, once text unique);
 create trigger append_only_update before update on event begin select raise(abort, 'the ledger is append-only'); end;
 create trigger append_only_delete before delete on event begin select raise(abort, 'the ledger is append-only'); end;
 """
@@ -57,13 +56,14 @@ class SqliteLedger:
             raise LedgerError(f"{self.folder / FILE}: it was deleted or replaced while the study ran; put it back")
         unix, link, rows, entries = time.time(), self._hash, [], []
         for place, event in enumerate(events, self.place + 1):
-            body = encode(event).decode()
-            link = chain(link, place, at, unix, body)
-            rows.append((place, at, unix, body, link, once(event)))
-            entries.append(Entry(place, at, unix, event))  # type: ignore[arg-type]  # an Event is one of the facts
+            entry = Entry(place, at, unix, event)  # type: ignore[arg-type]  # an Event is one of the facts
+            body = encode(entry)
+            link = chain(link, body)
+            rows.append((place, body.decode(), link, once(event)))
+            entries.append(entry)
         try:
             self._db.execute("begin immediate")
-            self._db.executemany("insert into event values(?, ?, ?, ?, ?, ?)", rows)
+            self._db.executemany("insert into event values(?, ?, ?, ?)", rows)
             self._db.execute("commit")
         except sqlite3.IntegrityError as error:
             self._undo()
@@ -149,24 +149,25 @@ def controller(folder: Path) -> int | None:
 # ---- checking --------------------------------------------------------------------------------------------------------
 
 
-def chain(link: str, place: int, at: float, unix: float, body: str) -> str:
-    """The hash of a row: over the row before, and all of its own."""
-    return hashlib.sha256(f"{link}|{place}|{at!r}|{unix!r}|{body}".encode()).hexdigest()
+def chain(link: str, body: bytes) -> str:
+    """The hash of a row: over the hash of the row before, and its own body."""
+    return hashlib.sha256(link.encode() + body).hexdigest()
 
 
 def verified(db: sqlite3.Connection, folder: Path) -> Iterator[tuple[Entry, str]]:
     """Rows in order with their hashes, each checked against the one before. Raises Damaged at the first that is not."""
     link, expected = "", 1
     with _refusing(folder / FILE):
-        for place, at, unix, body, stored in db.execute("select place, at, unix, body, hash from event order by place"):
-            link = chain(link, place, at, unix, body)
+        for place, text, stored in db.execute("select place, body, hash from event order by place"):
+            body = text.encode()
+            link = chain(link, body)
             if place != expected or link != stored:
                 what = f"entry {expected} is missing" if place != expected else f"entry {place} was changed"
                 raise Damaged(
                     f"{folder / FILE}: ledger damaged: {what} (its hash does not fit); restore it from a copy"
                 )
             expected += 1
-            yield Entry(place, at, unix, _decode(folder, place, body)), link
+            yield _decode(folder, place, body), link
 
 
 def integrity(folder: Path) -> str:
@@ -178,7 +179,7 @@ def integrity(folder: Path) -> str:
         return str(error)
 
 
-def _decode(folder: Path, place: int, body: str) -> Fact:
+def _decode(folder: Path, place: int, body: bytes) -> Entry:
     try:
         return decode(body)
     except msgspec.ValidationError as error:

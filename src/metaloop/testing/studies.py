@@ -52,7 +52,7 @@ class MemoryLedger:
             raise Crash
         first = len(self.entries) + 1
         new = [Entry(first + i, at, 0.0, event) for i, event in enumerate(events)]  # type: ignore[arg-type]
-        self.entries += [replace(entry, event=decode(encode(entry.event))) for entry in new]
+        self.entries += [decode(encode(entry)) for entry in new]
         if self._crash == 2 * here + 1:
             raise Crash
         return new
