@@ -427,7 +427,8 @@ def test_nothing_is_written_outside_the_study(tmp_path: Path) -> None:
     w.run()
     assert {path.name for path in tmp_path.iterdir()} == {"train.py", "study.yaml", ".metaloop"}
     assert {path.name for path in w.study.iterdir()} <= {
-        "ledger.sqlite", "head", "lock", "lanes", "trials", "versions", "ledger.sqlite-wal", "ledger.sqlite-shm",
+        "ledger.sqlite", "ledger.sqlite-wal", "ledger.sqlite-shm", "ledger.jsonl", "head", "lock",
+        "lanes", "trials", "versions",
     }  # fmt: skip
 
 

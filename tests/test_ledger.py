@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metaloop.adapters.ledger import FILE, HEAD, controller, integrity, open_ledger, read_ledger
+from metaloop.adapters.ledger import FILE, HEAD, controller, integrity, open_ledger, read_ledger, restore
 from metaloop.errors import Damaged, StudyBusy, UsageError
 from metaloop.events import Alerted, Entry, Finished, Started, decode, encode
 from metaloop.values import Failed, Ran
@@ -130,6 +130,47 @@ def test_a_damaged_ledger_is_refused_and_never_started_afresh(tmp_path: Path, da
         opened_and_read(folder)
     if before is not None and damage != "an empty file":
         assert (folder / FILE).read_bytes() == before
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_ledger_is_restored_from_its_copy(tmp_path: Path, damage: str) -> None:
+    """All of it, hashes checked; the damaged file stays; a sound ledger is left alone."""
+    folder = written(tmp_path / "s")
+    before = list(read_ledger(folder))
+    with pytest.raises(UsageError, match="nothing to restore"):
+        restore(folder)
+    DAMAGE[damage](folder / FILE)
+    assert restore(folder)[0] == 50
+    assert list(read_ledger(folder)) == before
+    opened_and_read(folder)
+
+
+def test_a_copy_that_lags_or_is_torn_is_topped_up(tmp_path: Path) -> None:
+    """It is never synced: after a power cut it may end anywhere, and the next start brings it up."""
+    folder = written(tmp_path / "s")
+    whole = (folder / "ledger.jsonl").read_bytes()
+    for content in (b"", whole[:5000], whole[:-3], b"rubbish\n", b"\0" * 70_000):
+        (folder / "ledger.jsonl").write_bytes(content)
+        opened_and_read(folder)
+        assert (folder / "ledger.jsonl").read_bytes() == whole
+
+
+def test_a_copy_that_was_changed_restores_nothing(tmp_path: Path) -> None:
+    folder = written(tmp_path / "s")
+    copy = (folder / "ledger.jsonl").read_text()
+    (folder / "ledger.jsonl").write_text(copy.replace("entry 20", "entry 21"))
+    DAMAGE["an empty file"](folder / FILE)
+    with pytest.raises(UsageError, match="20 of the 50"):
+        restore(folder)
+
+
+def test_a_ledger_behind_its_copy_has_lost_its_tail(tmp_path: Path) -> None:
+    """Also where the head is gone: the copy is a second witness."""
+    folder = written(tmp_path / "s")
+    cut_the_tail(folder / FILE)
+    (folder / HEAD).unlink()
+    with pytest.raises(Damaged, match="its tail is lost"):
+        opened_and_read(folder)
 
 
 def test_a_tail_lost_with_the_wal_file_is_noticed(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
     FOLDER/ledger.sqlite   rows (place, body, hash), each hash over the one before and the body: a changed row is seen
     FOLDER/head            place and hash of the newest commit, overwritten unsynced: it may lag, never lead, so that
                            a ledger that ends before it has lost its tail
+    FOLDER/ledger.jsonl    the same rows as text (`twin.py`): what a damaged ledger is restored from
     FOLDER/lock            held by flock for as long as a controller lives
 
 A damaged ledger is refused, whatever the damage; it is never repaired in silence and never started afresh. Not covered:
@@ -20,6 +21,8 @@ from pathlib import Path
 
 import msgspec
 
+from metaloop.adapters.twin import FILE as COPY
+from metaloop.adapters.twin import Row, Twin, rows
 from metaloop.errors import Damaged, LedgerError, StudyBusy, UsageError
 from metaloop.events import Entry, Event, decode, encode, once
 
@@ -41,6 +44,7 @@ class SqliteLedger:
         self._head = os.open(folder / HEAD, os.O_RDWR | os.O_CREAT, 0o644)
         self.place, self._hash = 0, ""
         self._file = _identity(folder / FILE)
+        self._twin = Twin(folder)
 
     def read(self, after: int = 0, upto: int | None = None) -> Iterator[Entry]:
         """The entries in order, every hash checked on the way. Raises Damaged."""
@@ -49,21 +53,32 @@ class SqliteLedger:
             if entry.place > after and (upto is None or entry.place <= upto):
                 yield entry
         _check_head(self.folder, self.place, self._db)
+        if self._twin.place != self.place:
+            self._top_up()
+
+    def _top_up(self) -> None:
+        """Brings the copy up to the ledger. One that is ahead of it knows of entries that the ledger has lost."""
+        if self._twin.place > self.place:
+            raise _lost(self.folder, self.place, self._twin.place)
+        query = "select place, body, hash, once from event where place > ? order by place"
+        self._twin.append(self._db.execute(query, (self._twin.place,)))
+        self._twin.place = self.place
 
     def append(self, at: float, *events: Event) -> Sequence[Entry]:
         """One commit, synced before this returns. Raises LedgerError; then the state on disk is unknown: open again."""
         if _identity(self.folder / FILE) != self._file:
             raise LedgerError(f"{self.folder / FILE}: it was deleted or replaced while the study ran; put it back")
-        unix, link, rows, entries = time.time(), self._hash, [], []
+        unix, link, entries = time.time(), self._hash, []
+        new: list[Row] = []
         for place, event in enumerate(events, self.place + 1):
             entry = Entry(place, at, unix, event)  # type: ignore[arg-type]  # an Event is one of the facts
             body = encode(entry)
             link = chain(link, body)
-            rows.append((place, body.decode(), link, once(event)))
+            new.append((place, body.decode(), link, once(event)))
             entries.append(entry)
         try:
             self._db.execute("begin immediate")
-            self._db.executemany("insert into event values(?, ?, ?, ?)", rows)
+            self._db.executemany("insert into event values(?, ?, ?, ?)", new)
             self._db.execute("commit")
         except sqlite3.IntegrityError as error:
             self._undo()
@@ -74,7 +89,8 @@ class SqliteLedger:
                 f"{self.folder / FILE}: cannot append: {error}; nothing recorded is lost: "
                 "free space or make the folder writable, then run the same command again"
             ) from error
-        self.place, self._hash = self.place + len(rows), link
+        self.place, self._hash = self.place + len(new), link
+        self._twin.append(new)
         with contextlib.suppress(OSError):  # it may lag
             os.pwrite(self._head, _head(self.place, link), 0)
         return entries
@@ -87,6 +103,7 @@ class SqliteLedger:
         """Gives the lease back."""
         with contextlib.suppress(sqlite3.Error):
             self._db.close()
+        self._twin.close()
         os.close(self._head)
         os.close(self._lock)
 
@@ -199,13 +216,18 @@ def _check_head(folder: Path, place: int, db: sqlite3.Connection) -> None:
             db.execute("commit")
         newest = db.execute("select max(place) from event").fetchone()[0] or 0
         if head[0] > newest:
-            raise Damaged(
-                f"{folder / FILE}: ledger damaged: it ends at entry {newest} and held {head[0]}; "
-                "its tail is lost: restore it (and its -wal file) from a copy"
-            )
+            raise _lost(folder, newest, head[0])
     row = db.execute("select hash from event where place = ?", (head[0],)).fetchone()
     if row is not None and row[0] != head[1]:
-        raise Damaged(f"{folder / FILE}: ledger damaged: entry {head[0]} is not the one that was written; restore it")
+        raise _damaged(folder, f"entry {head[0]} is not the one that was written")
+
+
+def _damaged(folder: Path, what: str) -> Damaged:
+    return Damaged(f"{folder / FILE}: ledger damaged: {what}; to restore it: metaloop restore {folder}")
+
+
+def _lost(folder: Path, place: int, held: int) -> Damaged:
+    return _damaged(folder, f"it ends at entry {place} and held {held}, its tail is lost")
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
@@ -220,7 +242,7 @@ def _refuse_empty(folder: Path) -> None:
     """A file without rows is new only where no head remembers any."""
     if (head := _read_head(folder)) is not None:
         what = "is empty" if (folder / FILE).exists() else "is gone"
-        raise Damaged(f"{folder / FILE}: ledger damaged: it {what} and held {head[0]} entries; restore it from a copy")
+        raise _damaged(folder, f"it {what} and held {head[0]} entries")
 
 
 def _head(place: int, link: str) -> bytes:
@@ -245,7 +267,53 @@ def _refusing(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.DatabaseError as error:
-        raise Damaged(f"{path}: ledger damaged: {error}; restore it from a copy") from error
+        raise _damaged(path.parent, str(error)) from error
+
+
+# ---- restoring -------------------------------------------------------------------------------------------------------
+
+
+def restore(folder: Path) -> tuple[int, Path]:
+    """Puts a ledger made of its copy in the place of the damaged one: how many entries, and where the old file went.
+
+    Takes the lease. Raises UsageError where the ledger is sound, or where the copy does not reach what the head says.
+    """
+    lock = _lease(folder)
+    try:
+        with contextlib.suppress(LedgerError):
+            entries = sum(1 for _ in read_ledger(folder))
+            raise UsageError(f"{folder / FILE}: sound, with {entries} entries: there is nothing to restore")
+        kept: list[Row] = []
+        link = ""
+        for row in rows(folder):
+            link = chain(link, row[1].encode())
+            if row[0] != len(kept) + 1 or link != row[2]:
+                break
+            kept.append(row)
+        head = _read_head(folder)
+        if not kept or (head is not None and len(kept) < head[0]):
+            held = f"{len(kept)} of the {head[0]} entries" if head and kept else "nothing that can be used"
+            raise UsageError(f"{folder / COPY}: holds {held}: restore {FILE} from a backup of your own")
+        return len(kept), _replace(folder, kept)
+    finally:
+        os.close(lock)
+
+
+def _replace(folder: Path, kept: Sequence[Row]) -> Path:
+    """The new file is whole before the old one goes; the old one stays, under another name."""
+    draft, old = folder / f"{FILE}.new", folder / f"{FILE}.damaged"
+    draft.unlink(missing_ok=True)
+    with contextlib.closing(_connect(draft, fresh=True)) as db:
+        db.execute("begin immediate")
+        db.executemany("insert into event values(?, ?, ?, ?)", kept)
+        db.execute("commit")
+        db.execute("pragma wal_checkpoint(truncate)")
+    for suffix in ("", "-wal", "-shm"):
+        with contextlib.suppress(FileNotFoundError):
+            (folder / f"{FILE}{suffix}").replace(folder / f"{old.name}{suffix}")
+    draft.replace(folder / FILE)
+    (folder / HEAD).write_bytes(_head(kept[-1][0], kept[-1][2]))
+    return old
 
 
 # ---- opening ---------------------------------------------------------------------------------------------------------
@@ -267,13 +335,13 @@ def _lease(folder: Path) -> int:
     return lock
 
 
-def _connect(path: Path) -> sqlite3.Connection:
+def _connect(path: Path, *, fresh: bool = False) -> sqlite3.Connection:
     with _refusing(path):
         try:
             db = sqlite3.connect(path, isolation_level=None, timeout=30)
             db.execute("pragma busy_timeout = 30000")
             version = db.execute("pragma user_version").fetchone()[0]
-            if version == 0:
+            if version == 0 and not fresh:
                 _refuse_empty(path.parent)
             db.execute("pragma journal_mode = wal")
             db.execute("pragma synchronous = full")

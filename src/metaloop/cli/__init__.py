@@ -32,6 +32,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Keep": {
         "audit": ("read:audit", "derive every proposal, score and decision again"),
+        "restore": ("tidy:restore", "put a damaged ledger right from its own copy"),
         "gc": ("tidy:gc", "remove what trials left on disk and nothing needs"),
     },
 }

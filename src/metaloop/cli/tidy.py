@@ -1,4 +1,4 @@
-"""Removing what nothing needs any more: `metaloop gc`."""
+"""Keeping a study in order: `metaloop gc`, `metaloop restore`."""
 
 import shutil
 from collections.abc import Iterator
@@ -8,6 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from metaloop.adapters.ledger import open_ledger
+from metaloop.adapters.ledger import restore as put_right
 from metaloop.cli.find import Named, folder, studies
 from metaloop.cli.output import shown, tell, tell_json
 from metaloop.study import Study, fold
@@ -56,3 +57,18 @@ def _scrap(where: Path, study: Study, outputs: bool) -> Iterator[Path]:
 
 def _size(path: Path) -> int:
     return sum(file.lstat().st_size for file in path.rglob("*") if not file.is_dir())
+
+
+def restore(
+    study: Annotated[Path, Parameter(help="The study's folder.")],
+    /,
+    *,
+    json: Annotated[bool, Parameter(name="--json", negative="")] = False,
+) -> int:
+    """Put a damaged ledger right from its own copy, `ledger.jsonl`. Every hash is checked; the old file is kept."""
+    entries, old = put_right(study)
+    if json:
+        tell_json({"study": str(study), "entries": entries, "damaged": str(old)})
+    else:
+        tell(f"{shown(study)}: restored, with all {entries} entries; the damaged file is {old.name}")
+    return 0
