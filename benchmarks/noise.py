@@ -87,9 +87,7 @@ NULLS = (
 
 
 def nulls(pool: Executor, studies: int) -> None:
-    print(
-        "| rule, noise, rho | studies | a false keep in 100 nulls, % | false keeps | extra runs a null | best too good by |"
-    )
+    print("| rule, noise, rho | studies | false keep in 100, % | false keeps | extra runs a null | best too good by |")
     print("|---|---|---|---|---|---|")
     for rule, kind, rho in NULLS:
         keeps, extra, best = zip(*pool.map(partial(null, kind, rule, rho), range(studies), chunksize=4), strict=True)
