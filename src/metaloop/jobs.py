@@ -1,6 +1,5 @@
 """What a trial is told: its commands, its environment, its folder. The names that scripts rely on stand here alone."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
@@ -64,9 +63,9 @@ def _steps(study: Study, trial: int, metrics: str) -> tuple[Step, ...]:
 
 def parameters(values: dict[str, Scalar]) -> dict[str, str]:
     """`AR_PARAMS_JSON` with all of them, and `AR_PARAM_<NAME>` for each: text as it is, the rest as JSON."""
-    told = {"AR_PARAMS_JSON": json.dumps(values, ensure_ascii=False)}
+    told = {"AR_PARAMS_JSON": msgspec.json.encode(values).decode()}
     for name, value in values.items():
-        told[f"AR_PARAM_{name.upper()}"] = value if isinstance(value, str) else json.dumps(value)
+        told[f"AR_PARAM_{name.upper()}"] = value if isinstance(value, str) else msgspec.json.encode(value).decode()
     return told
 
 

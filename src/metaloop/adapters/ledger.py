@@ -43,7 +43,8 @@ class SqliteLedger:
         self.folder, self._db, self._lock = folder, db, lock
         self._head = os.open(folder / HEAD, os.O_RDWR | os.O_CREAT, 0o644)
         self.place, self._hash = 0, ""
-        self._file = _identity(folder / FILE)
+        self._path = str(folder / FILE)
+        self._file = _identity(self._path)
         self._twin = Twin(folder)
 
     def read(self, after: int = 0, upto: int | None = None) -> Iterator[Entry]:
@@ -61,12 +62,12 @@ class SqliteLedger:
         if self._twin.place > self.place:
             raise _lost(self.folder, self.place, self._twin.place)
         query = "select place, body, hash, once from event where place > ? order by place"
-        self._twin.append(self._db.execute(query, (self._twin.place,)))
+        self._twin.append(self._db.execute(query, (self._twin.place,)).fetchall())
         self._twin.place = self.place
 
     def append(self, at: float, *events: Event) -> Sequence[Entry]:
         """One commit, synced before this returns. Raises LedgerError; then the state on disk is unknown: open again."""
-        if _identity(self.folder / FILE) != self._file:
+        if _identity(self._path) != self._file:
             raise LedgerError(f"{self.folder / FILE}: it was deleted or replaced while the study ran; put it back")
         unix, link, entries = time.time(), self._hash, []
         new: list[Row] = []
@@ -230,9 +231,9 @@ def _lost(folder: Path, place: int, held: int) -> Damaged:
     return _damaged(folder, f"it ends at entry {place} and held {held}, its tail is lost")
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
+def _identity(path: str) -> tuple[int, int] | None:
     try:
-        found = path.stat()
+        found = os.stat(path)  # noqa: PTH116  (at every commit)
     except OSError:
         return None
     return found.st_dev, found.st_ino

@@ -4,14 +4,18 @@
 half a line, and is topped up at the next start. The controller alone writes it, and `metaloop restore` reads it.
 """
 
-import json
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import msgspec
+
 FILE = "ledger.jsonl"
 Row = tuple[int, str, str, str | None]
-"""place, body, hash, and what may stand only once: a row of the ledger's table."""
+"""place, body, hash, and what may stand only once: a row of the ledger's table, and a line of the copy."""
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(Row)
 
 
 class Twin:
@@ -26,7 +30,7 @@ class Twin:
     def append(self, rows: Iterable[Row]) -> None:
         """Never raises: a copy that cannot be kept is no reason to stop, and is topped up at the next start."""
         try:
-            os.write(self._fd, "".join(map(line, rows)).encode())
+            os.write(self._fd, _encoder.encode_lines(rows))
         except OSError:
             pass
 
@@ -34,20 +38,14 @@ class Twin:
         os.close(self._fd)
 
 
-def line(row: Row) -> str:
-    place, body, link, once = row
-    return f'{{"place":{place},"hash":"{link}","once":{json.dumps(once)},"body":{json.dumps(body)}}}\n'
-
-
 def rows(folder: Path) -> Iterator[Row]:
     """Every whole row of the copy, in order; ends before the first line that is none."""
     try:
-        with (folder / FILE).open(encoding="utf-8") as file:
+        with (folder / FILE).open("rb") as file:
             for text in file:
                 try:
-                    held = json.loads(text)
-                    yield held["place"], held["body"], held["hash"], held["once"]
-                except (ValueError, KeyError, TypeError):
+                    yield _decoder.decode(text)
+                except (msgspec.DecodeError, UnicodeDecodeError):
                     return
     except OSError:
         return
@@ -64,8 +62,8 @@ def last(fd: int) -> tuple[int, int]:
         begin = whole.rfind(b"\n", 0, len(whole) - 1) + 1
         if whole and (begin or not start):
             try:
-                return int(json.loads(whole[begin:])["place"]), start + len(whole)
-            except (ValueError, KeyError, TypeError):
+                return _decoder.decode(whole[begin:])[0], start + len(whole)
+            except (msgspec.DecodeError, UnicodeDecodeError):
                 return 0, 0  # not ours, or spoilt: it is written anew
         if not start:
             return 0, 0
