@@ -15,7 +15,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
     "Begin": {
         "demo": ("run:demo", "a real study on real data, without a key, in half a minute"),
         "init": ("run:init", "write a first study into a folder"),
-        "check": ("run:check", "everything that stands in the way of a study, at once"),
+        "check": ("check:check", "everything that stands in the way of a study, and its baseline"),
     },
     "Run": {
         "run": ("run:run", "start a study, or resume it: the same line does both"),
@@ -50,7 +50,8 @@ says more of a verb; --json gives one JSON document on stdout. A file alone is r
 
 Exit codes
   0 done    1 no improvement (with --fail-if-no-improvement)    2 usage or configuration
-  3 baseline or preparation failed    4 nothing could be measured    6 ledger damaged, or audit failed
+  3 baseline or preparation failed    4 nothing could be measured
+  5 the budget cannot pay for one trial (check)    6 ledger damaged, or audit failed
   75 another controller holds the study    130, 143 interrupted: the same command goes on
 """
 

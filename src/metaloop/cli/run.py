@@ -1,4 +1,4 @@
-"""The verbs that run trials: demo, init, check, run, run-one."""
+"""The verbs that run trials: demo, init, run, run-one."""
 
 import asyncio
 import json
@@ -176,12 +176,12 @@ def _drive(
         say(f"metaloop: note: {note}", "yellow")
     narrator = Narrator(quiet=json)
     if not json and request is None:
-        _announce(file)
+        announce(file)
     try:
         mode: Literal["run", "one"] = "run" if request is None else "one"
         ended = asyncio.run(
             drive(
-                file, where, mode=mode, request=request, observers=(narrator,), project=_paths(file), tell=narrator.warn
+                file, where, mode=mode, request=request, observers=(narrator,), project=paths(file), tell=narrator.warn
             )
         )
     finally:
@@ -203,7 +203,7 @@ def _drive(
     return code
 
 
-def _announce(file: StudyFile) -> None:
+def announce(file: StudyFile) -> None:
     """What is about to happen, before anything does."""
     terms, bounds = file.terms, file.bounds
     lanes = f" in {bounds.lanes} lanes" if bounds.lanes > 1 else ""
@@ -212,7 +212,7 @@ def _announce(file: StudyFile) -> None:
     say(f"  at most {bounds.max_iterations} trials{lanes}, {hours}; in {shown(file.folder)}/")
 
 
-def _paths(file: StudyFile) -> Paths:
+def paths(file: StudyFile) -> Paths:
     named = file.telemetry
     return Paths(
         trials=file.folder / "trials",
@@ -310,7 +310,7 @@ def _told_one(ended: Outcome, request: Directed, json: bool) -> int:
     return 0 if r.value is not None else 2 if r.status == "refused" else 4
 
 
-# ---- demo, init, check -----------------------------------------------------------------------------------------------
+# ---- demo, init ------------------------------------------------------------------------------------------------------
 
 TEMPLATES = Path(__file__).parent.parent / "templates"
 
@@ -354,46 +354,3 @@ def _copy(template: str, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for path in files:
         shutil.copyfile(path, folder / path.name)
-
-
-def check(
-    file: File = None,
-    /,
-    *,
-    schema: Annotated[bool, Parameter(negative="", help="Print the JSON schema of a study file.")] = False,
-    json: Json = False,
-) -> int:
-    """Say everything that stands in the way of a study, at once; runs and writes nothing."""
-    if schema:
-        from metaloop.studyfile import json_schema
-
-        tell_json(json_schema())
-        return 0
-    if file is None:
-        raise UsageError("expected a study file: metaloop check study.yaml")
-    study = load(file)
-    problems = [*study.missing(os.environ), *_unrunnable(study)]
-    notes = (*study.notes, *unenforceable(study))
-    if json:
-        tell_json({"file": str(file), "problems": problems, "notes": list(notes)})
-        return 2 if problems else 0
-    for problem in problems:
-        say(f"metaloop: {clean(problem)}", "red")
-    for note in notes:
-        say(f"metaloop: note: {clean(note)}", "yellow")
-    if not problems:
-        _announce(study)
-        tell(f"{file}: nothing is missing; start it with: metaloop run {file}")
-    return 2 if problems else 0
-
-
-def _unrunnable(study: StudyFile) -> list[str]:
-    from metaloop.errors import Faults
-
-    if study.target != "command":
-        return []
-    try:
-        surroundings(study)
-    except Faults as faults:
-        return [str(fault) for fault in faults.faults]
-    return []

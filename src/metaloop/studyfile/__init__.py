@@ -59,6 +59,7 @@ class StudyFile:
     `config_hash` covers all content after normalisation, and no comments. `lines`: the line of each dotted key.
     `auto`: the policy was left to us, so a study that began with another one goes on with that.
     `mutable`: what `policy.mutable` and `mutable_file` matched, relative to the workdir. `program`: `program_file`.
+    `checks`: the parameters under `check` (sabotage, noop), as the space holds them.
     `notes`: what may not be meant (a key that changes nothing here); a line each, for a person to read.
     """
 
@@ -77,6 +78,7 @@ class StudyFile:
     needs: tuple[Need, ...] = ()
     notes: tuple[str, ...] = ()
     lines: Mapping[str, int] = field(default_factory=dict)
+    checks: Mapping[str, Mapping[str, Scalar]] = field(default_factory=dict)
 
     @property
     def workdir(self) -> Path:
@@ -467,6 +469,7 @@ def _built(document: Document, source: _Source, checks: Checks) -> StudyFile:
         needs=tuple(_needs(document)),
         notes=tuple(_notes(document)),
         lines=source.lines,
+        checks=checks.tries,
     )
 
 

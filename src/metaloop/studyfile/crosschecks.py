@@ -30,6 +30,7 @@ class Checks:
         self.frozen: dict[str, str] = {}
         self.mutable: tuple[str, ...] = ()
         self.telemetry: dict[str, Path] = {}
+        self.tries: dict[str, dict[str, Scalar]] = {}
 
     def all(self) -> list[Fault]:
         return [
@@ -135,6 +136,21 @@ class Checks:
             held = accept(self.space, baseline.params)
             if isinstance(held, str):
                 yield Fault(("baseline", "params"), f"expected a point of the space; {held}")
+        yield from self._tries()
+
+    def _tries(self) -> Iterator[Fault]:
+        """The points that `metaloop check` tries."""
+        for name in ("sabotage", "noop"):
+            point = getattr(self.document.check, name)
+            held = accept(self.space, point) if point is not None else {}
+            if isinstance(held, str):
+                yield Fault(("check", name), f"expected a point of the space; {held}")
+            elif held and held in self.tries.values():
+                yield Fault(
+                    ("check", name), "expected other parameters than check.sabotage, found the same; change one"
+                )
+            elif point is not None:
+                self.tries[name] = held
 
     def _model(self) -> Iterator[Fault]:
         policy = self.document.policy

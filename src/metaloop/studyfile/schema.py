@@ -475,6 +475,13 @@ class ComparabilityKeys(Section):
     strict: bool = Field(False, description="trials on other hardware than the baseline's are not kept")
 
 
+class CheckKeys(Section):
+    """What `metaloop check` tries beside the baseline. No part of what the study is."""
+
+    sabotage: Point | None = Field(None, description="parameters that must score worse than the baseline")
+    noop: Point | None = Field(None, description="parameters that must score as the baseline does")
+
+
 class Document(Section):
     """A whole study file."""
 
@@ -495,6 +502,7 @@ class Document(Section):
     controller: ControllerKeys = ControllerKeys.model_construct()
     telemetry: TelemetryKeys = TelemetryKeys.model_construct()
     comparability: ComparabilityKeys = ComparabilityKeys.model_construct()
+    check: CheckKeys = CheckKeys.model_construct()
 
 
 def json_schema() -> dict[str, object]:
@@ -536,6 +544,7 @@ NESTED: dict[str, type[BaseModel]] = {
     "controller.parallel": ParallelKeys,
     "telemetry": TelemetryKeys,
     "comparability": ComparabilityKeys,
+    "check": CheckKeys,
 }
 KEYS: dict[str, tuple[str, ...]] = {
     section: tuple(field.alias or name for name, field in model.model_fields.items())
