@@ -91,6 +91,7 @@ def test_a_law_that_cannot_be_believed_is_none(series):
         ([1, 0.8, 0.7, 0.65, 0.62], (0.689304, -0.504575, 0.31), {5: 0.616004, 10: 0.525693}),
         ([2, 1.5, 1.3, 1.2, 1.15, 1.12], (1.106948, -0.908687, 0.896), {6: 1.113286}),
         (JUDGE, (0.227938, 0.162522, 0.203182), {8: 0.522769}),
+        ([x**-0.5 + 2.25 for x in range(1, 17)], (1.0, -0.5, 2.25), {100: 2.35}),
     ],
 )
 def test_the_published_fit_gives_the_published_numbers(series, law, said):
@@ -285,6 +286,9 @@ def test_a_climb_that_begins_late_is_seen():
     ending = stopped(scores)
     assert ending is not None
     assert 200 < ending[0] < 260
+    scores = [dice.random() for _ in range(2000)] + [1 + x / 10 for x in range(8)]
+    assert not grown(scores[:2000]).climbs
+    assert grown(scores).climbs
 
 
 def test_a_search_that_closes_in_is_stopped_cheaply():
@@ -296,6 +300,21 @@ def test_a_search_that_closes_in_is_stopped_cheaply():
         spent.append(at)
         assert max(scores) - max(scores[:at]) <= 0.005 * (max(scores) - scores[0])
     assert sum(spent) / len(spent) < 200
+
+
+def test_a_law_beside_the_curve_promises_the_larger_gain():
+    """From where it is now, or from where the best is now: of both the more hopeful."""
+    above, below = 0, 0
+    curves = [grown(climber(Random(seed), length)) for seed in range(10) for length in (60, 90, 120)]
+    curves += [grown(1 - math.exp(-x / scale) for x in range(60)) for scale in (3, 5, 10, 15)]
+    for curve in curves:
+        found, promised = law(curve), promise(curve, 100)
+        if found is not None and promised is not None:
+            then, now = projected(found, curve.trials + 100), projected(found, curve.trials)
+            assert promised == max(0.0, then - curve.best, then - now)
+            above, below = above + (now > curve.best), below + (now < curve.best)
+    assert above
+    assert below
 
 
 def climber(dice: Random, count: int) -> list[float]:

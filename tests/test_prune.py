@@ -57,7 +57,8 @@ def test_a_report_is_one_json_object_a_line(line):
      '{"step": 3, "score": 1e999}', '{"step": 3, "score": null}', '{"step": true, "score": 1}',
      '{"step": 3.5, "score": 1}', '{"step": -1, "score": 1}', '{"step": "3", "score": 1}',
      '{"step": 99999999999999999999, "score": 1}', '{"step": 3, "score": 9' + "9" * 400 + "}", "nonsense", "3", "null",
-     "[" * 9_000, '{"step": 3, "score": 0.5, "note": "' + "x" * LINE + '"}', "\ud800", "\x00",
+     "[" * 9_000, '{"step": 3, "score": 0.5, "note": "' + "x" * LINE + '"}', GOOD + " " * LINE + "x",
+     "\ud800", "\x00",
      '{"step": 1' + "0" * 6000 + ', "score": 1}'],
 )  # fmt: skip
 def test_what_is_no_report_is_counted_and_ignored(line):
@@ -80,8 +81,8 @@ def test_ten_megabytes_without_an_end_are_one_ignored_line():
 
 def test_a_step_that_does_not_go_on_is_ignored():
     """Twice the same step, or an earlier one: the first stands."""
-    text = "".join(f'{{"step": {step}, "score": {n}}}\n' for n, step in enumerate([1, 3, 3, 2, 4]))
-    assert read(text) == (((1, 0.0), (3, 1.0), (4, 4.0)), 2)
+    text = "".join(f'{{"step": {step}, "score": {-n}}}\n' for n, step in enumerate([1, 3, 3, 2, 4]))
+    assert read(text) == (((1, 0.0), (3, -1.0), (4, -4.0)), 2)
 
 
 _lines = st.one_of(
@@ -147,6 +148,8 @@ def test_halving_lets_one_of_three_go_on():
     assert halving(curve(4), OTHERS, SCORE) == ""
     assert halving(curve(3.9), OTHERS, SCORE) == "3.9 at step 1 is place 3 of 6: only the best 2 go on"
     assert halving(curve(9, 0), OTHERS, SCORE) == ""
+    assert halving(curve(5, 5), OTHERS, SCORE) == ""
+    assert halving(curve(5, 5, 5), OTHERS, SCORE) == "5 at step 3 is place 5 of 6: only the best 2 go on"
     assert halving(curve(9, 0, 0, 0), OTHERS, SCORE) != ""
     assert halving(curve(1.5), OTHERS, ERROR) == ""
     assert halving(curve(2.5), OTHERS, ERROR) != ""
@@ -168,6 +171,10 @@ def test_a_curve_that_levels_off_too_low_ends():
         mine = [(step * gap, 1 - step**-0.5) for step in range(1, 11)]
         assert forecast_rule(mine, 100 * gap, 0.89, SCORE) == ""
         assert forecast_rule(mine, 100 * gap, 0.91, SCORE) != ""
+    mine = [(step, 1 - step**-0.5) for step in range(1, 11)]
+    dipped = [*mine, (11, 0.0), (12, 0.1)]
+    assert forecast_rule(dipped, 100, 0.86, SCORE, doubt=0) == ""  # its best so far promises 0.864
+    assert forecast_rule(dipped, 100, 0.87, SCORE, doubt=0) != ""
     errors = [(step, step**-0.5) for step in range(1, 11)]
     assert forecast_rule(errors, 100, 0.11, ERROR) == ""
     why = forecast_rule(errors, 100, 0.09, ERROR)
@@ -179,6 +186,7 @@ def test_a_forecast_is_silent_where_little_is_known():
     mine = [(step, 1 - step**-0.5) for step in range(1, 11)]
     assert forecast_rule(mine[:7], 100, 5.0, SCORE) == ""
     assert forecast_rule(mine[:4], 100, 5.0, SCORE, least=1) == ""
+    assert forecast_rule(mine[:1], 100, 5.0, SCORE, least=1) == ""
     assert forecast_rule(mine, 10, 5.0, SCORE) == ""
     assert forecast_rule(curve(*range(20)), 100, 1e9, SCORE) == ""
     assert forecast_rule(curve(*(x * x for x in range(20))), 100, 1e9, SCORE) == ""
@@ -187,6 +195,13 @@ def test_a_forecast_is_silent_where_little_is_known():
     rough = [(step, 1 - step**-0.5 + dice.gauss(0, 0.1)) for step in range(1, 21)]
     assert forecast_rule(rough, 40, 1.05, SCORE, doubt=0) != ""
     assert forecast_rule(rough, 40, 1.05, SCORE, doubt=5) == ""
+
+
+def test_who_has_what_the_incumbent_has_goes_on():
+    """Whatever the law says: it lies below the last jump."""
+    mine = [(step, 1 - 1 / step) for step in range(1, 20)] + [(20, 1.15)]
+    assert forecast_rule(mine, 40, 1.16, SCORE, doubt=0) != ""
+    assert forecast_rule(mine, 40, 1.14, SCORE, doubt=0) == ""
 
 
 _curves = st.lists(st.integers(-20, 20), min_size=1, max_size=15).map(lambda values: curve(*values))

@@ -2,19 +2,19 @@
 
     y(x) = a * x^b + c,   x = 1, 2, ... settled trials,   b < 0: it levels off towards c
 
-Learning curves look like this [Kaplan et al., arXiv:2001.08361], and searches often do, in the end: a search that closes
-in exponentially, or in steps, bends more sharply than one power can from x = 1. So the law goes through the newest half
-of the best so far, and a half that never moved promises nothing.
+Learning curves look like this [Kaplan et al., arXiv:2001.08361], and searches often do, in the end: one that closes in
+exponentially, or in steps, bends more sharply than a single power can from x = 1. So the law goes through the newest
+half of the best so far, and a half that never moved promises nothing.
 
 That cannot tell a search that is saturated from one that is merely lucky now and then: the best of n equal draws levels
-off as well, and the last of 200 uniform draws gains less than 0.1 % on average. So another thing is asked first: whether
+off as well, and the last of 200 uniform draws gain less than 0.1 % on average. So another thing is asked first: whether
 there ever was a climb that could level off. Of n draws that are equal but for luck the nth is the best so far with a
 chance of 1/n, independently of the earlier ones, whatever they are drawn from [Renyi 1962]. `Curve` bets against that,
-and only where the records came so densely that luck would do it in one study of 10,000 the forecast is believed.
+and only where records came so densely that luck would do it in one study of 10,000 is there a forecast at all.
 
 What gives: a study that flattens after a few steps, or climbs as seldom as luck would, is never stopped here, however
-flat it is: the guard on trials without improvement is for those. And a climb that pauses for as long as it has lasted
-is taken for one that is over.
+flat it is; the guard on trials without improvement is for those. And a climb that pauses for as long as it has lasted,
+20 trials at least, is taken for one that is over.
 
 Everything is oriented: larger is better (`objective.gain(value, 0.0)`).
 """
@@ -131,7 +131,7 @@ def _lowest(of: Callable[[float], float], low: float, high: float, starts: int =
 
 
 def published_fit(series: Sequence[float]) -> Fit:
-    """The fit as it was published with the loop that this one grew from, to compare with; nothing here decides by it.
+    """The fit in its published form, to compare with; nothing here decides by it.
 
     c is 0.5, 0.8 or 0.9 of the smallest value; a and b are those of the straight line of log(y - c) over log x; the c
     with the least squares wins. It takes rising and falling series as they come. Values have to be positive.
@@ -224,12 +224,13 @@ def law(curve: Curve) -> Fit | None:
 def promise(curve: Curve, remaining: int) -> float | None:
     """The gain that `remaining` more trials promise; None where nobody can tell.
 
-    The law may lie above or below the best at its end; the larger of both answers counts.
+    The law may lie above or below the best at its end; the larger of both answers counts. A half that never moved
+    promises nothing more, once it is no short pause.
     """
     if not curve.climbs:
         return None
     if curve.points and curve.points[0][1] == curve.best:
-        return 0.0
+        return 0.0 if curve.trials >= 2 * TRIALS else None
     if (found := law(curve)) is None:
         return None
     then = projected(found, curve.trials + remaining)
@@ -252,8 +253,8 @@ def doomed(curve: Curve, keeps: int, remaining: int, min_gain: float | None = No
     if gain is None or gain >= enough:
         return ""
     return (
-        f"the gain of {curve.best - curve.first:.3g} in {curve.trials} trials levels off: the {remaining} that are left "
-        f"would add about {gain:.2g}, less than {enough:.2g} ({said})"
+        f"the gain of {curve.best - curve.first:.3g} in {curve.trials} trials levels off: the {remaining} that are "
+        f"left would add about {gain:.2g}, less than {enough:.2g} ({said})"
     )
 
 
