@@ -55,6 +55,7 @@ def test_raw_output_stands_beside_what_was_read_from_it(tmp_path: Path) -> None:
     assert "sd of 3 runs" in done.out
     assert "% of timeout_s" in done.out
     assert "3 of 3 trials" in done.out
+    assert "\x1b" not in done.out + "".join(checked(w)["sample"]["files"]["train.out"])
     assert lines[-1] == "study.yaml: nothing blocks it; start it with: metaloop run study.yaml"
 
 

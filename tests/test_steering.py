@@ -127,6 +127,7 @@ def test_steer_ends_one_trial_and_the_study_goes_on(tmp_path: Path) -> None:
     assert w.executed() == ["1", "2", "3", "4"]
     row = w.rows()[1]
     assert (row["status"], row["verdict"], row["reason"]) == ("stopped", "stopped", "ended by ann: stuck")
+    assert w("show", "2", "--json").json["results"][0]["result"]["by"] == "person"
     assert [row["status"] for row in w.rows()].count("ok") == 3
     assert not w.alive()
     assert w("audit").code == 0

@@ -158,8 +158,6 @@ def _measure(study: StudyFile, report: Report, quiet: bool) -> None:
             folder=folder,
             terms=msgspec.structs.replace(terms, policy="static", rule="strict", order="free"),
             bounds=msgspec.structs.replace(study.bounds, max_iterations=0),
-            telemetry={},
-            auto=False,
         )
         if not quiet:
             runs = "once" if terms.baseline.repeats == 1 else f"{terms.baseline.repeats} times"
