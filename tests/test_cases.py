@@ -674,3 +674,64 @@ def test_a_keeper_that_is_stopped_does_not_stop_us(tmp_path: Path) -> None:
     assert interrupted(process, signal.SIGTERM, [signal.SIGTERM]) < 15
     assert w.run().code == 0
     assert not w.alive()
+
+
+BOTH = "print(f\"acc={P['a']}\")\nprint(f\"ms={P['m']}\")\nprint(f\"size={P['s']}\")"
+
+
+def several(
+    tmp_path: Path, points: list[tuple[float, float, float]], objectives: list[dict], **evaluation: object
+) -> Workshop:
+    """A study of given points (acc, ms, size); acc is the objective, the others as said."""
+    start = [{"a": a, "m": m, "s": s} for a, m, s in points]
+    space = {name: {"low": 0.0, "high": 999.0} for name in "ams"}
+    w = Workshop(tmp_path, BOTH)
+    w.write(
+        objective={"metric": "acc", "direction": "max"},
+        objectives=objectives,
+        policy={"type": "random", "params": space, "start": start},
+        controller={"max_iterations": len(points)},
+        evaluation={"rule": "strict", "baseline_repeats": 0, **evaluation},
+    )
+    return w
+
+
+def kept(w: Workshop) -> list[int]:
+    return [row["trial"] for row in w.rows() if row["decision"] == "keep"]
+
+
+def test_a_bound_is_held_by_whatever_is_kept(tmp_path: Path) -> None:
+    """`ms <= 120`: better accuracy over the bound is not kept; the first that holds it beats one that does not."""
+    bound = [{"metric": "ms", "direction": "min", "role": "constraint", "bound": 120}]
+    w = several(tmp_path, [(5, 130, 1), (1, 120, 1), (9, 121, 1), (2, 50, 1)], bound)
+    assert w.run().code == 0
+    assert kept(w) == [1, 2, 4]
+    assert "ms = 121 is over its bound of 120" in w("show", "3").out
+    assert json.loads(w("best").out)["a"] == 2
+    assert w("audit").code == 0
+
+
+def test_further_objectives_decide_ties_in_their_order(tmp_path: Path) -> None:
+    further = [{"metric": "size", "direction": "min"}, {"metric": "ms", "direction": "min"}]
+    w = several(tmp_path, [(5, 9, 7), (5, 1, 8), (5, 99, 6), (5, 98, 6), (4, 0, 0)], further)
+    assert w.run().code == 0
+    assert kept(w) == [1, 3, 4]
+    assert "6 beats 7 (trial 1) in size, at a tie before it" in w("show", "3").out
+
+
+def test_a_front_keeps_what_nothing_dominates(tmp_path: Path) -> None:
+    """Dominated ones leave it; the crown goes by the objectives in their order."""
+    points = [(5, 50, 0), (6, 60, 0), (4, 55, 0), (6, 40, 0), (1, 1, 0), (6, 40, 1)]
+    w = several(tmp_path, points, [{"metric": "ms", "direction": "min"}], several="front")
+    assert w.run().code == 0
+    assert kept(w) == [1, 2, 4, 5]
+    front = w("best", "--json").json["front"]
+    assert [row["trial"] for row in front] == [4, 5]
+    assert "metric" in w("show", "1").out
+    assert w("audit").code == 0
+
+
+def test_a_further_metric_that_is_missing_fails_the_trial(tmp_path: Path) -> None:
+    w = several(tmp_path, [(5, 50, 0)], [{"metric": "watts", "direction": "min"}])
+    assert w.run().code == 4
+    assert "'watts' is missing" in w("show", "1").out

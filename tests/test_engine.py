@@ -78,7 +78,7 @@ def hash_of(text: str) -> int:
 
 def asking_lab() -> Lab:
     study = terms()
-    thought = Thought(opening(asking), measuring(study), confirming(study), decide, reader(study.objective))
+    thought = Thought(opening(asking), measuring(study), confirming(study), decide, reader(study))
     return Lab(study, thought, Machine(bowl), BOUNDS, model=ScriptedModel(answer))
 
 

@@ -7,9 +7,14 @@ from hypothesis import strategies as st
 from metaloop.evaluators.judge import digits
 from metaloop.evaluators.metric import plain, reader
 from metaloop.roles import Outcome, StepOutcome
+from metaloop.terms import Terms
 from metaloop.values import Failed, Objective, Ran
 
 SCORE = Objective("score", "max")
+
+
+def terms(objective: Objective) -> Terms:
+    return Terms("t", objective, ("train",), "random", {})
 
 
 def ended(stdout: str = "", *, exit: int | None = 0, stderr: str = "", limit: str | None = None, **more) -> Outcome:
@@ -17,7 +22,7 @@ def ended(stdout: str = "", *, exit: int | None = 0, stderr: str = "", limit: st
 
 
 def read(stdout: str = "", objective: Objective = SCORE, **more) -> Ran | Failed:
-    return reader(objective)(ended(stdout, **more))
+    return reader(terms(objective))(ended(stdout, **more))
 
 
 @pytest.mark.parametrize(
@@ -150,11 +155,13 @@ def test_with_an_evaluator_what_training_prints_does_not_count() -> None:
     """`eval_cmd`'s output alone."""
     train = StepOutcome("train", 0, None, None, 1.0, "score=99", "")
     evaluate = StepOutcome("evaluate", 0, None, None, 1.0, "score=0.5", "")
-    result = reader(SCORE)(Outcome((train, evaluate)))
+    result = reader(terms(SCORE))(Outcome((train, evaluate)))
     assert isinstance(result, Ran)
     assert result.metrics == {"score": 0.5}
     assert result.seconds == 2.0
-    assert isinstance(reader(SCORE)(Outcome((train, StepOutcome("evaluate", 0, None, None, 1.0, "", "")))), Failed)
+    assert isinstance(
+        reader(terms(SCORE))(Outcome((train, StepOutcome("evaluate", 0, None, None, 1.0, "", "")))), Failed
+    )
 
 
 def test_the_implausible_is_quarantined() -> None:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 def thought_of(terms: Terms) -> Thought:
     """All that a study on these terms thinks with."""
     propose = opening(starting(terms.start, search(terms)))
-    return Thought(propose, measuring(terms), confirming(terms), decide, reader(terms.objective))
+    return Thought(propose, measuring(terms), confirming(terms), decide, reader(terms))
 
 
 def search(terms: Terms) -> Propose:

@@ -265,6 +265,8 @@ class Study:
         self.differed_at: int | None = None
         """Where a run was first repeated, and where a repeat first gave another value."""
         self.headline: Headline | None = None
+        self.front: list[int] = []
+        """Kept trials that no other dominates, where several objectives make a front."""
         self.keys: dict[str, int] = {}
         self.faults = 0
         self.fallbacks = 0
@@ -509,6 +511,8 @@ def _decide(study: Study, event: Decided, place: int) -> None:
     if round.role == "baseline":
         study.floor = study.tally
         study.baseline = decision.kept[0] if decision.kept else None
+    if study.the_terms.several == "front":
+        study.front = [n for n in (*study.front, *decision.kept) if n not in decision.left]
     study.tallies.append(study.tally)
     while len(study.tallies) > study.the_terms.window:
         study.tallies.popleft()

@@ -2,7 +2,7 @@
 
 from typing import Literal, TypeAlias
 
-from metaloop.values import Objective, Scalar, Space, Value
+from metaloop.values import Constraint, Objective, Scalar, Space, Value
 
 Order: TypeAlias = Literal["free", "strict"]
 
@@ -37,6 +37,9 @@ class Terms(Value, frozen=True):
     env_allow: tuple[str, ...] = ()
     baseline: Baseline = Baseline()
     rule: Literal["proven", "strict"] = "strict"
+    others: tuple[Objective, ...] = ()
+    constraints: tuple[Constraint, ...] = ()
+    several: Literal["lexicographic", "front"] = "lexicographic"
     alpha: float = 0.05
     confirm: int = 12
     error: Literal["any", "fdr"] = "any"

@@ -48,6 +48,22 @@ class Objective(Value, frozen=True):
         return next((goal for goal in goals if self.gain(value, goal) >= 0), None)
 
 
+class Constraint(Value, frozen=True):
+    """A metric that has to stay at `bound` or on its good side: at most for min, at least for max."""
+
+    metric: str
+    direction: Direction
+    bound: float
+
+    def broken(self, value: float | None) -> str:
+        """What is wrong, in words; empty where the bound holds."""
+        if value is None:
+            return f"{self.metric} is not known"
+        over = value > self.bound if self.direction == "min" else value < self.bound
+        side = "over" if self.direction == "min" else "under"
+        return f"{self.metric} = {value:g} is {side} its bound of {self.bound:g}" if over else ""
+
+
 # ---- what may be tried -----------------------------------------------------------------------------------------------
 
 
@@ -274,13 +290,15 @@ class Test(Value, frozen=True):
 class Score(Value, frozen=True):
     """What a trial is worth: the mean of the objective over its runs, in its unit; `sd` is None for a single run.
 
-    A trial that was kept by a test is worth the mean of its confirmation runs, never its first look.
+    A trial that was kept by a test is worth the mean of its confirmation runs, never its first look. `others`: means of
+    the further objectives and constraints over the same runs.
     """
 
     value: float
     runs: int = 1
     sd: float | None = None
     test: Test | None = None
+    others: dict[str, float] = {}
 
 
 class Headline(Value, frozen=True):
@@ -302,11 +320,15 @@ class Headline(Value, frozen=True):
 
 
 class Decision(Value, frozen=True):
-    """What a round came to: the trials that stay, the one that wears the crown now, and why, in plain words."""
+    """What a round came to: the trials that stay, the one that wears the crown now, and why, in plain words.
+
+    `left`: trials that are on the Pareto front no longer.
+    """
 
     kept: tuple[int, ...]
     crowned: int | None
     why: str
+    left: tuple[int, ...] = ()
 
 
 class Usage(Value, frozen=True):

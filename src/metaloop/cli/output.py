@@ -136,6 +136,9 @@ def _best(study: Study) -> list[str]:
     if best.number == study.baseline:
         return [f"{name} = {told(best.score)}: the baseline; nothing that was tried is better"]
     lines = [f"{name} = {told(best.score)} (trial {best.number})", *_evidence(study, best)]
+    if study.front:
+        lines.append(f"a front of {len(study.front)}: trials {', '.join(map(str, study.front))}; see metaloop best")
+    lines += [f"{name} = {value:.6g}" for name, value in best.score.others.items()]
     lines.append(" ".join(f"{key}={short(value)}" for key, value in best.change.values.items()))
     return [line for line in lines if line]
 

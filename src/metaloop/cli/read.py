@@ -98,9 +98,13 @@ def best(
         if json:
             tell_json({"best": None})
         return 4
+    front = [row(opened.study, opened.study.trials[number]) for number in opened.study.front]
     if json:
-        tell_json({"best": _row(row(opened.study, incumbent))})
+        tell_json({"best": _row(row(opened.study, incumbent)), "front": [_row(r) for r in front]})
     else:
+        for r in front:
+            values = " ".join(f"{name}={value:g}" for name, value in r.metrics.items())
+            say(f"on the front: trial {r.trial}: {clean(values)} {clean(params_text(r.params))}")
         say(f"trial {incumbent.number}: {clean(incumbent.why)}")
         tell(clean(params_text(incumbent.change.values)))
     return 0

@@ -9,6 +9,8 @@ from collections.abc import Generator, Iterator, Sequence
 from statistics import fmean, stdev
 from typing import TypeVar, cast
 
+from msgspec.structs import replace
+
 from metaloop.evaluators.noise import Rule, interval, level, looks, moderated, t_tail
 from metaloop.evaluators.noise import decide as verdict
 from metaloop.flow import Answer, Ask, Flow, Runs
@@ -46,63 +48,64 @@ def _judge(rule: Rule, view: View, trial: Measurement) -> Part[Score | None]:
     if first is None:
         return None
     if view.role == "baseline":
-        return (yield from _repeated(view, trial, first))
-    holder = view.incumbent
-    plain = view.terms.rule == "strict" or view.deterministic or holder is None or holder.score is None
-    if plain or not view.objective.better(first, _worth(holder)):
-        return Score(first)
-    assert holder is not None
-    return (yield from _tested(rule, view, trial.trial, holder, first))
+        return (yield from _repeated(view, trial))
+    plain, holder = _mean(view.terms, [trial.first]), view.incumbent
+    if holder is None or holder.score is None or view.terms.rule == "strict" or view.deterministic:
+        return plain
+    if broken(view.terms, plain) or broken(view.terms, holder.score):
+        return plain  # a bound decides, and no test
+    if not view.objective.better(first, holder.score.value):
+        return plain
+    return (yield from _tested(rule, view, trial, holder, first))
 
 
-def _repeated(view: View, trial: Measurement, first: float) -> Part[Score]:
+def _repeated(view: View, trial: Measurement) -> Part[Score]:
     """The baseline's score: over `repeats` runs, whose spread is what is first known of the noise."""
-    values = [first]
+    results: list[Result | None] = [trial.first]
     if view.terms.baseline.repeats > 1:
-        more = yield Runs(trial.trial, tuple(range(1, view.terms.baseline.repeats)))
-        values += [
-            value for result in cast(tuple[Result, ...], more) if (value := _value(view.objective, result)) is not None
-        ]
-    return _mean(values)
+        results += cast(tuple[Result, ...], (yield Runs(trial.trial, tuple(range(1, view.terms.baseline.repeats)))))
+    return _mean(view.terms, results)
 
 
-def _tested(rule: Rule, view: View, trial: int, holder: Trial, first: float) -> Part[Score]:
+def _tested(rule: Rule, view: View, trial: Measurement, holder: Trial, first: float) -> Part[Score]:
     """Pairs of candidate and incumbent on fresh seeds, until they prove something or cannot any more."""
-    before, seeds = view.evidence, fresh(view)
+    before, seeds, plain = view.evidence, fresh(view), _mean(view.terms, [trial.first])
     number = view.tests + 1
     at = level(rule, view.tests - len(before.keeps), number, before.keeps)
-    mine: list[float] = []
+    mine: list[Result | None] = []
     d: list[float] = []
     for count in looks(rule):
         runs = seeds[len(d) : count]
-        results = cast(tuple[Result, ...], (yield Runs(trial, runs, holder.number, runs)))
-        values = [_value(view.objective, result) for result in results]
-        own, other = values[: len(runs)], values[len(runs) :]
-        pairs = [(a, b) for a, b in zip(own, other, strict=True) if a is not None and b is not None]
-        mine += [a for a, _ in pairs]
-        d += [view.objective.gain(a, b) for a, b in pairs]
+        results = cast(tuple[Result, ...], (yield Runs(trial.trial, runs, holder.number, runs)))
+        mine += results[: len(runs)]
+        d += _differences(view.objective, results[: len(runs)], results[len(runs) :])
         if len(d) < count:
-            problem = _reason([*results])
-            return Score(first, test=Test(holder.number, number, tuple(d), at, 1.0, False, problem))
+            return replace(plain, test=Test(holder.number, number, tuple(d), at, 1.0, False, _reason(results)))
         if _never_varied(view, mine, first, d):
-            return Score(first, 1 + len(mine), 0.0, Test(holder.number, number, tuple(d), at, 0.0, True))
+            test = Test(holder.number, number, tuple(d), at, 0.0, True)
+            return replace(_mean(view.terms, [trial.first, *mine]), test=test)
         said = verdict(rule, d, before, at)
         if said != "more":
             break
     test = Test(holder.number, number, tuple(d), at, t_tail(*moderated(rule, d, before)), said == "keep")
     if not test.kept:
-        return Score(first, test=test)
-    rest = seeds[len(d) : rule.confirm]
-    if rest:
-        more = cast(tuple[Result, ...], (yield Runs(trial, rest)))
-        mine += [value for result in more if (value := _value(view.objective, result)) is not None]
-    return Score(fmean(mine), len(mine), stdev(mine), test)
+        return replace(plain, test=test)
+    if rest := seeds[len(d) : rule.confirm]:
+        mine += cast(tuple[Result, ...], (yield Runs(trial.trial, rest)))
+    return replace(_mean(view.terms, mine), test=test)
 
 
-def _never_varied(view: View, mine: Sequence[float], first: float, d: Sequence[float]) -> bool:
+def _differences(objective: Objective, mine: Sequence[Result], other: Sequence[Result]) -> list[float]:
+    """One a pair, larger is better; a pair of which a run failed gives none."""
+    pairs = ((_value(objective, a), _value(objective, b)) for a, b in zip(mine, other, strict=True))
+    return [objective.gain(a, b) for a, b in pairs if a is not None and b is not None]
+
+
+def _never_varied(view: View, mine: Sequence[Result | None], first: float, d: Sequence[float]) -> bool:
     """Without a repeated baseline, the first test is what shows that a metric never varies: then better is better."""
     nothing_known = view.evidence.df == 0 and not view.tests
-    return nothing_known and set(mine) == {first} and len(set(d)) == 1 and d[0] > 0
+    values = {_value(view.objective, result) for result in mine}
+    return nothing_known and values == {first} and len(set(d)) == 1 and d[0] > 0
 
 
 def fresh(view: View) -> tuple[int, ...]:
@@ -126,9 +129,13 @@ def confirming(terms: Terms) -> Confirm:
             return (yield from _exact(view, best, baseline))
         runs = fresh(view)[: max(3, terms.baseline.repeats)]
         results = cast(tuple[Result, ...], (yield Runs(best.number, runs, baseline.number, runs)))
-        values = [_value(view.objective, result) for result in results]
-        pairs = [(a, b) for a, b in zip(values[: len(runs)], values[len(runs) :], strict=True) if None not in (a, b)]
-        return _headline(rule, view, best, baseline, cast(list[tuple[float, float]], pairs), _reason(results))
+        d = _differences(view.objective, results[: len(runs)], results[len(runs) :])
+        if len(d) < 2:
+            problem = _reason(results) or "too few of the closing runs ended"
+            return Headline(best.number, baseline.number, len(d), problem=problem)
+        low, high = interval(rule, d, view.evidence)
+        value = _mean(terms, results[: len(runs)]).value
+        return Headline(best.number, baseline.number, len(d), value, fmean(d), low, high)
 
     return confirm
 
@@ -147,16 +154,6 @@ def _exact(view: View, best: Trial, baseline: Trial) -> Part[Headline]:
     return Headline(best.number, baseline.number, 1, value, gain, gain, gain, exact=same, problem=said)
 
 
-def _headline(
-    rule: Rule, view: View, best: Trial, baseline: Trial, pairs: Sequence[tuple[float, float]], reason: str
-) -> Headline:
-    if len(pairs) < 2:
-        return Headline(best.number, baseline.number, len(pairs), problem=reason or "too few of the closing runs ended")
-    d = [view.objective.gain(a, b) for a, b in pairs]
-    low, high = interval(rule, d, view.evidence)
-    return Headline(best.number, baseline.number, len(d), fmean(a for a, _ in pairs), fmean(d), low, high)
-
-
 # ---- decisions -------------------------------------------------------------------------------------------------------
 
 
@@ -164,6 +161,8 @@ def decide(study: Study, round: Round) -> Decision:
     """What is kept and crowned: the proven, or with `strict` and deterministic metrics the strictly better. No ties."""
     if round.role == "closing":
         return Decision((), study.tally.incumbent, told_headline(study.headline))
+    if study.the_terms.several == "front":
+        return _on_the_front(study, round)
     kept: list[int] = []
     crowned, why = study.tally.incumbent, []
     for trial in (study.trials[slot] for slot in round.trials):
@@ -180,7 +179,9 @@ def _takes_the_crown(study: Study, trial: Trial, holder: Trial | None) -> bool:
     """What is kept wears it, but for a baseline that comes after something better."""
     if trial.role != "baseline" or holder is None or holder.score is None or trial.score is None:
         return True
-    return study.objective.better(trial.score.value, holder.score.value)
+    if broken(study.the_terms, trial.score):
+        return False
+    return bool(broken(study.the_terms, holder.score)) or _order(study.the_terms, trial.score, holder.score) > 0
 
 
 def _decision(study: Study, trial: Trial, holder: Trial | None) -> tuple[bool, str]:
@@ -192,14 +193,99 @@ def _decision(study: Study, trial: Trial, holder: Trial | None) -> tuple[bool, s
         return True, f"the baseline: {told(trial.score)}"
     if holder is None or holder.score is None:
         return True, f"{trial.score.value:g} is the first value that could be measured"
+    terms = study.the_terms
+    if said := broken(terms, trial.score):
+        return False, said
+    if said := broken(terms, holder.score):
+        return True, f"it holds every bound, and trial {holder.number} does not: {said}"
     if trial.score.test is not None:
         return trial.score.test.kept, told_test(trial.score.test)
-    new, old = digits(trial.score.value, holder.score.value)
-    if study.objective.better(trial.score.value, holder.score.value):
-        return True, f"{new} beats {old} (trial {holder.number})"
-    if trial.score.value == holder.score.value:
+    order = _order(terms, trial.score, holder.score)
+    if order == 0:
+        new, _ = digits(trial.score.value, holder.score.value)
         return False, f"{new} ties with trial {holder.number}: a tie is not progress"
-    return False, f"{new} does not beat {old} (trial {holder.number})"
+    return order > 0, _told_order(terms, trial.score, holder, order > 0)
+
+
+def _order(terms: Terms, new: Score, old: Score) -> int:
+    """1 where `new` is better, -1 where it is worse, 0 for a tie: by the first objective in which they differ."""
+    gains = (o.gain(a, b) for o, a, b in zip(objectives(terms), worth(terms, new), worth(terms, old), strict=True))
+    return next((1 if gain > 0 else -1 for gain in gains if gain), 0)
+
+
+def _told_order(terms: Terms, new: Score, holder: Trial, better: bool) -> str:
+    assert holder.score is not None
+    columns = zip(objectives(terms), worth(terms, new), worth(terms, holder.score), strict=True)
+    name, a, b = next((o.metric, a, b) for o, a, b in columns if a != b)
+    left, right = digits(a, b)
+    where = "" if name == terms.objective.metric else f" in {name}, at a tie before it"
+    return f"{left} {'beats' if better else 'does not beat'} {right} (trial {holder.number}){where}"
+
+
+# ---- several objectives ----------------------------------------------------------------------------------------------
+
+
+def objectives(terms: Terms) -> tuple[Objective, ...]:
+    return (terms.objective, *terms.others)
+
+
+def worth(terms: Terms, score: Score) -> tuple[float, ...]:
+    """A score's value in each objective, in their order."""
+    return (score.value, *(score.others[other.metric] for other in terms.others))
+
+
+def broken(terms: Terms, score: Score) -> str:
+    """The first bound that a score does not hold, in words."""
+    said = (bound.broken(score.others.get(bound.metric)) for bound in terms.constraints)
+    return next((text for text in said if text), "")
+
+
+def dominates(terms: Terms, a: Score, b: Score) -> bool:
+    """At least as good in every objective, and better in one."""
+    gains = [o.gain(x, y) for o, x, y in zip(objectives(terms), worth(terms, a), worth(terms, b), strict=True)]
+    return min(gains) >= 0 and max(gains) > 0
+
+
+def _on_the_front(study: Study, round: Round) -> Decision:
+    """Kept is what nothing kept dominates; the crown goes to the best of them by the objectives in their order."""
+    terms, front = study.the_terms, list(study.front)
+    kept: list[int] = []
+    left: list[int] = []
+    crowned, why = study.tally.incumbent, []
+    for trial in (study.trials[slot] for slot in round.trials):
+        stays, said = _joins(study, trial, front)
+        why.append(said)
+        if not stays or trial.score is None:
+            continue
+        gone = [n for n in front if dominates(terms, trial.score, _score(study, n)) or broken(terms, _score(study, n))]
+        front = [n for n in front if n not in gone] + [trial.number]
+        kept, left = [*kept, trial.number], left + gone
+        if crowned is None or crowned in gone or _order(terms, trial.score, _score(study, crowned)) > 0:
+            crowned = trial.number
+    return Decision(tuple(kept), crowned, "; ".join(why), tuple(left))
+
+
+def _joins(study: Study, trial: Trial, front: Sequence[int]) -> tuple[bool, str]:
+    if trial.score is None:
+        return False, str(getattr(trial.result, "reason", "it never ran"))
+    if study.the_terms.same_host and (other := _elsewhere(study, trial)):
+        return False, other
+    if trial.role == "baseline":
+        return True, f"the baseline: {told(trial.score)}"
+    if said := broken(study.the_terms, trial.score):
+        return False, said
+    for number in front:
+        if dominates(study.the_terms, _score(study, number), trial.score):
+            return False, f"trial {number} is at least as good in everything, and better in something"
+        if worth(study.the_terms, _score(study, number)) == worth(study.the_terms, trial.score):
+            return False, f"the same as trial {number} in every objective"
+    return True, f"nothing is better in everything: on the front with {len(front)} others"
+
+
+def _score(study: Study, number: int) -> Score:
+    score = study.trials[number].score
+    assert score is not None
+    return score
 
 
 def _elsewhere(study: Study, trial: Trial) -> str:
@@ -261,9 +347,17 @@ def _worth(trial: Trial | None) -> float:
     return trial.score.value
 
 
-def _mean(values: Sequence[float]) -> Score:
-    mean = fmean(values) if len(set(values)) > 1 else values[0]  # exact where nothing varies
-    return Score(mean, len(values), stdev(values) if len(values) > 1 else None)
+def _mean(terms: Terms, results: Sequence[Result | None]) -> Score:
+    """The means over all runs that gave a value: of the objective, and of all else that decides."""
+    ran = [result.metrics for result in results if isinstance(result, Ran)]
+    values = [metrics[terms.objective.metric] for metrics in ran]
+    names = (*(o.metric for o in terms.others), *(c.metric for c in terms.constraints))
+    others = {name: _plain_mean([metrics[name] for metrics in ran]) for name in names}
+    return Score(_plain_mean(values), len(values), stdev(values) if len(values) > 1 else None, None, others)
+
+
+def _plain_mean(values: Sequence[float]) -> float:
+    return fmean(values) if len(set(values)) > 1 else values[0]  # exact where nothing varies
 
 
 def _reason(results: Sequence[Result]) -> str:

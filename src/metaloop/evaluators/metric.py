@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 from metaloop.roles import Outcome, StepOutcome
+from metaloop.terms import Terms
 from metaloop.values import Failed, FailureKind, Objective, Ran, number
 
 TAIL = 2000
@@ -26,8 +27,10 @@ _SYNTAX = re.compile(r"^(?:SyntaxError|IndentationError|ModuleNotFoundError|Impo
 # ---- a result --------------------------------------------------------------------------------------------------------
 
 
-def reader(objective: Objective) -> Callable[[Outcome], Ran | Failed]:
-    """The `Read` of a study with this objective."""
+def reader(terms: Terms) -> Callable[[Outcome], Ran | Failed]:
+    """The `Read` of a study on these terms: every metric that decides has to be there."""
+    objective = terms.objective
+    needed = [objective.metric, *(o.metric for o in terms.others), *(c.metric for c in terms.constraints)]
 
     def read(outcome: Outcome) -> Ran | Failed:
         seconds = sum(step.seconds for step in outcome.steps)
@@ -43,7 +46,7 @@ def reader(objective: Objective) -> Callable[[Outcome], Ran | Failed]:
             found.file(outcome.metrics)
         else:
             found.text(last.stdout)
-        problem = _problem(objective, found, outcome)
+        problem = _problem(objective, needed, found, outcome)
         if problem:
             kind = "evaluation" if found.invalid else "metric"
             if last.lost:
@@ -72,21 +75,22 @@ def _broken(step: StepOutcome) -> tuple[FailureKind, str] | None:
     return ("build" if step.exit in (126, 127) or _SYNTAX.search(step.stderr) else "hypothesis"), reason
 
 
-def _problem(objective: Objective, found: "_Found", outcome: Outcome) -> str:
+def _problem(objective: Objective, needed: Sequence[str], found: "_Found", outcome: Outcome) -> str:
     if found.invalid:
         return found.invalid
     if outcome.metrics is None and outcome.metrics_problem:
         return f"the metrics file cannot be used: {outcome.metrics_problem}"
-    name = objective.metric
-    if name in found.bad:
-        return f"{name} = {found.bad[name]!s:.60} is not a plain finite number"
-    if name not in found.numbers:
-        names = ", ".join(map(repr, list(found.numbers)[:8])) or "no metric at all"
-        where = "print `" + name + "=NUMBER` on a line of its own, or write METALOOP_METRICS"
-        return f"metric {name!r} is missing: found {names}; {where}"
-    if objective.plausible and not objective.plausible[0] <= found.numbers[name] <= objective.plausible[1]:
+    for name in needed:
+        if name in found.bad:
+            return f"{name} = {found.bad[name]!s:.60} is not a plain finite number"
+        if name not in found.numbers:
+            names = ", ".join(map(repr, list(found.numbers)[:8])) or "no metric at all"
+            where = "print `" + name + "=NUMBER` on a line of its own, or write METALOOP_METRICS"
+            return f"metric {name!r} is missing: found {names}; {where}"
+    value = found.numbers[objective.metric]
+    if objective.plausible and not objective.plausible[0] <= value <= objective.plausible[1]:
         low, high = objective.plausible
-        return f"{name} = {found.numbers[name]!r} is outside the plausible {low:g} to {high:g}: quarantined"
+        return f"{objective.metric} = {value!r} is outside the plausible {low:g} to {high:g}: quarantined"
     return ""
 
 

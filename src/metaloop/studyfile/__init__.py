@@ -24,7 +24,7 @@ from metaloop.studyfile.crosschecks import Checks
 from metaloop.studyfile.schema import Document, Fault, RangeKeys, dotted, found
 from metaloop.studyfile.yaml12 import Node, Place, Unreadable
 from metaloop.terms import Baseline, Bounds, Limits, Terms
-from metaloop.values import Domain, Objective, Scalar, Space, Value, accept, canonical, digest, number
+from metaloop.values import Constraint, Domain, Objective, Scalar, Space, Value, accept, canonical, digest, number
 
 MOST_BYTES = 1 << 20
 Raw: TypeAlias = dict[str, object]
@@ -498,6 +498,11 @@ def _terms(document: Document, checks: Checks) -> Terms:
         env_allow=tuple(target.env_allow),
         baseline=_baseline(document, checks.space),
         rule=document.evaluation.rule,
+        others=tuple(Objective(o.metric, o.direction) for o in document.objectives if o.role == "optimise"),
+        constraints=tuple(
+            Constraint(o.metric, o.direction, o.bound) for o in document.objectives if o.bound is not None
+        ),
+        several=document.evaluation.several,
         alpha=document.evaluation.alpha,
         confirm=document.evaluation.confirm,
         error=document.evaluation.error,

@@ -36,6 +36,7 @@ class Checks:
         return [
             *self._study_name(),
             *self._objective(),
+            *self._further(),
             *self._target(),
             *self._parameters(),
             *self._points(),
@@ -77,6 +78,30 @@ class Checks:
         elif keys.target is not None and not low <= keys.target <= high:
             message = f"expected a target within plausible, {low:g} to {high:g}; found {keys.target:g}"
             yield Fault(("objective", "target"), message)
+
+    def _further(self) -> Iterator[Fault]:
+        document = self.document
+        if not self.sound("objective", "objectives"):
+            return
+        seen = {document.objective.metric}
+        for index, further in enumerate(document.objectives):
+            at = ("objectives", index)
+            if further.metric in seen:
+                yield Fault((*at, "metric"), f"expected each metric once, found {further.metric!r} again")
+            seen.add(further.metric)
+            if further.role == "constraint" and further.bound is None:
+                yield Fault(at, "expected the bound of this constraint; add bound: NUMBER")
+            if further.role == "optimise" and further.bound is not None:
+                yield Fault((*at, "bound"), "expected a bound with role: constraint only; add role: constraint")
+        front = document.evaluation.several == "front"
+        if front and document.evaluation.rule != "strict" and self.sound("evaluation"):
+            yield Fault(
+                ("evaluation", "several"), "expected rule: strict with a front: no proof for several at once yet"
+            )
+        if front and not any(further.role == "optimise" for further in document.objectives):
+            yield Fault(
+                ("evaluation", "several"), "expected another objective to make a front with; add it to objectives"
+            )
 
     def _target(self) -> Iterator[Fault]:
         target = self.document.target

@@ -346,6 +346,17 @@ class ObjectiveKeys(Section):
     )
 
 
+class FurtherKeys(Section):
+    """What counts besides the objective: another one, or a bound that has to hold."""
+
+    metric: Label = Field(description="the metric's exact name")
+    direction: DirectionKey = Field(
+        description="which way it gets better; a bound is at most for min, at least for max"
+    )
+    role: Literal["optimise", "constraint"] = Field("optimise", description="constraint: only its bound counts")
+    bound: float | None = Field(None, description="of a constraint")
+
+
 class LimitKeys(Section):
     """For the whole process tree of a trial."""
 
@@ -410,6 +421,9 @@ class EvaluationKeys(Section):
         0.05, description="the chance that the whole study keeps anything false"
     )
     confirm: Annotated[int, Field(ge=2, le=200)] = Field(12, description="pairs of runs at most, to prove a candidate")
+    several: Literal["lexicographic", "front"] = Field(
+        "lexicographic", description="front: keep what nothing dominates; needs rule strict"
+    )
     error: Literal["any", "fdr"] = Field("any", description="fdr: alpha bounds the false share of what is kept")
     baseline_repeats: Annotated[int, Field(ge=0, le=1000)] = Field(3, description="how often the baseline is measured")
 
@@ -487,6 +501,7 @@ class Document(Section):
 
     name: Annotated[str, AfterValidator(_study_name)] | None = Field(None, description="default: the file's name")
     objective: ObjectiveKeys
+    objectives: list[FurtherKeys] = Field([], description="further objectives, in their order, and constraints")
     target: TargetKeys
     policy: PolicyKeys = PolicyKeys.model_construct()
     evaluation: EvaluationKeys = EvaluationKeys.model_construct()
@@ -514,7 +529,7 @@ def json_schema() -> dict[str, object]:
 # ---- keys that are known and come later: to add one, delete its row --------------------------------------------------
 
 LATER: frozenset[str] = frozenset({
-    *("models", "gates", "harness", "director", "tournament", "objectives"),
+    *("models", "gates", "harness", "director", "tournament"),
     *("target.sandbox", "target.private", "target.holdout_cmd", "target.resources", "target.price_per_hour"),
     *("target.warm", "target.url", "target.headers", "target.limits.disk"),
     *("policy.required_calls", "policy.check_cmd", "policy.hybrid_param_explore_iters", "policy.fallback"),
@@ -534,6 +549,7 @@ LATER_VALUES: dict[str, tuple[str, ...]] = {
 NESTED: dict[str, type[BaseModel]] = {
     "": Document,
     "objective": ObjectiveKeys,
+    "objectives": FurtherKeys,
     "target": TargetKeys,
     "target.limits": LimitKeys,
     "target.basilica": BasilicaKeys,
@@ -740,7 +756,7 @@ def _unknown_key(at: Place) -> str:
         return f"unknown key here; {_short(key)} belongs under {place}"
     if (likely := meant(key, known)) is not None:
         return f"unknown key; did you mean {likely}?"
-    elsewhere = {name: home for home, keys in KEYS.items() for name in keys}
+    elsewhere = {name: home for home, keys in reversed(KEYS.items()) for name in keys}  # the first that has it
     if (likely := meant(key, elsewhere)) is not None:
         return f"unknown key; did you mean {dotted((*filter(None, [elsewhere[likely]]), likely))}?"
     return f"unknown key; known here are {', '.join(known)}"
