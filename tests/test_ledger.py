@@ -165,12 +165,15 @@ def test_a_copy_that_was_changed_restores_nothing(tmp_path: Path) -> None:
 
 
 def test_a_ledger_behind_its_copy_has_lost_its_tail(tmp_path: Path) -> None:
-    """Also where the head is gone: the copy is a second witness."""
+    """Also where the head is gone: the copy is a second witness, and brings the tail back."""
     folder = written(tmp_path / "s")
+    before = list(read_ledger(folder))
     cut_the_tail(folder / FILE)
     (folder / HEAD).unlink()
     with pytest.raises(Damaged, match="its tail is lost"):
         opened_and_read(folder)
+    assert restore(folder)[0] == 50
+    assert list(read_ledger(folder)) == before
 
 
 def test_a_tail_lost_with_the_wal_file_is_noticed(tmp_path: Path) -> None:

@@ -181,9 +181,7 @@ def verified(db: sqlite3.Connection, folder: Path) -> Iterator[tuple[Entry, str]
             link = chain(link, body)
             if place != expected or link != stored:
                 what = f"entry {expected} is missing" if place != expected else f"entry {place} was changed"
-                raise Damaged(
-                    f"{folder / FILE}: ledger damaged: {what} (its hash does not fit); restore it from a copy"
-                )
+                raise _damaged(folder, f"{what} (its hash does not fit)")
             expected += 1
             yield _decode(folder, place, body), link
 
@@ -281,9 +279,6 @@ def restore(folder: Path) -> tuple[int, Path]:
     """
     lock = _lease(folder)
     try:
-        with contextlib.suppress(LedgerError):
-            entries = sum(1 for _ in read_ledger(folder))
-            raise UsageError(f"{folder / FILE}: sound, with {entries} entries: there is nothing to restore")
         kept: list[Row] = []
         link = ""
         for row in rows(folder):
@@ -291,6 +286,10 @@ def restore(folder: Path) -> tuple[int, Path]:
             if row[0] != len(kept) + 1 or link != row[2]:
                 break
             kept.append(row)
+        with contextlib.suppress(LedgerError):
+            entries = sum(1 for _ in read_ledger(folder))
+            if entries >= len(kept):  # a copy that knows of more: the tail was lost, and the head with it
+                raise UsageError(f"{folder / FILE}: sound, with {entries} entries: there is nothing to restore")
         head = _read_head(folder)
         if not kept or (head is not None and len(kept) < head[0]):
             held = f"{len(kept)} of the {head[0]} entries" if head and kept else "nothing that can be used"
