@@ -735,3 +735,44 @@ def test_a_further_metric_that_is_missing_fails_the_trial(tmp_path: Path) -> Non
     w = several(tmp_path, [(5, 50, 0)], [{"metric": "watts", "direction": "min"}])
     assert w.run().code == 4
     assert "'watts' is missing" in w("show", "1").out
+
+
+ARTICLE = (0.432727, 0.492727, 0.406364, 0.515455, 0.521818, 0.507273, 0.520909, 0.517727)
+
+
+def scripted(tmp_path: Path, script: str, trials: int, direction: str = "max") -> Workshop:
+    """A study whose n-th trial gives what `script` says of n, counted from 1; the forecast is the only guard."""
+    w = Workshop(tmp_path, f"n = int(os.environ['METALOOP_TRIAL'])\nprint('score=%r' % ({script},))")
+    w.write(
+        objective={"metric": "score", "direction": direction},
+        controller={
+            "max_iterations": trials,
+            "no_improve_limit": 0,
+            "forecast": True,
+            "parallel": 2,
+            "order": "strict",
+        },
+    )
+    return w
+
+
+def test_a14_the_forecast_never_fires_on_noise(tmp_path: Path) -> None:
+    """A min task with i.i.d. scores runs all its trials; so does a max task that improves linearly."""
+    noise = "__import__('random').Random(n).gauss(0, 1)"
+    for number, (script, direction) in enumerate(((noise, "min"), ("n / 7", "max"))):
+        w = scripted(tmp_path / str(number), script, 60, direction)
+        assert w.run("--json").json["closed"]["reason"] == "max_iterations"
+
+
+def test_a15_the_article_s_prefix_is_not_stopped(tmp_path: Path) -> None:
+    w = scripted(tmp_path, f"{ARTICLE!r}[n - 1] if n <= 8 else {ARTICLE!r}[n % 8] - 0.001", 35)
+    assert w.run("--json").json["closed"]["reason"] == "max_iterations"
+
+
+def test_a_saturated_study_ends_before_its_budget(tmp_path: Path) -> None:
+    """1 - exp(-n/5): what is left of 200 trials promises nothing; and with `forecast: false` all of them run."""
+    w = scripted(tmp_path, "1 - __import__('math').exp(-n / 5)", 200)
+    done = w.run("--json")
+    assert done.json["closed"]["reason"] == "forecast"
+    assert len(w.trials()) < 100
+    assert w("audit").code == 0

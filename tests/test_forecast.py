@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metaloop.evaluators.forecast import BETS, Curve, _wager, doomed, fit, law, projected, promise, published_fit
+from metaloop.forecast import BETS, Curve, _wager, doomed, fit, law, projected, promise, published_fit
 from metaloop.values import Objective
 
 JUDGE = [0.432727, 0.492727, 0.406364, 0.515455, 0.521818, 0.507273, 0.520909, 0.517727]

@@ -253,3 +253,15 @@ def test_what_lies_in_the_inbox_cannot_reach_outside_or_hang_us(tmp_path: Path) 
     assert (tmp_path / "victim.json").exists()
     assert not directed(w)
     assert len(list(inbox.glob("*.bad"))) == 5
+
+
+def test_a_study_without_time_ends_what_it_inherited(tmp_path: Path) -> None:
+    """A trial that outlived its killed controller, and no wall clock left: it is ended, and the study closes."""
+    w, process = started(tmp_path, COUNTED + "time.sleep(60)")
+    process.kill()
+    process.wait()
+    done = w.run("--max-wall-time-s", "0.01")
+    assert done.code == 0
+    assert w("status", "--json").json["closed"]["reason"] == "wall_clock"
+    assert not w.alive()
+    assert w("audit").code == 0

@@ -18,6 +18,7 @@ Why: TypeAlias = Literal[
     "max_iterations",
     "wall_clock",
     "no_improvement",
+    "forecast",
     "failure_rate",
     "exhausted",
     "target",

@@ -12,6 +12,7 @@ import msgspec
 
 from metaloop.events import Role, Stage
 from metaloop.flow import Runs
+from metaloop.forecast import doomed
 from metaloop.roles import Ending
 from metaloop.study import FAULTS, PREPARE, Round, Study, Tally
 from metaloop.values import Failed, Ran
@@ -195,7 +196,8 @@ def _killed(study: Study, waiting: Sequence[tuple[int, int]]) -> Iterator[StopRu
 def _prepare(study: Study, abrupt: Ending | None) -> tuple[Act, ...]:
     run = study.prepare
     if abrupt:
-        return (StopRun(PREPARE, 0, abrupt.why),) if run.running else (Close(abrupt),)
+        stopping = StartRun(PREPARE, 0), StopRun(PREPARE, 0, abrupt.why)
+        return stopping if run.running else (Close(abrupt),)
     if run.settled:
         reason = run.last.reason if isinstance(run.last, Failed) else str(run.last)
         return (Close(Ending("prepare_failed", f"prepare failed: {reason}")),)
@@ -205,8 +207,8 @@ def _prepare(study: Study, abrupt: Ending | None) -> tuple[Act, ...]:
 def _wind_up(study: Study, round: Round, ending: Ending) -> list[Act]:
     """What an open round waits for when the study ends now: what runs is stopped, what is known is decided."""
     runs = [(t, r, study.run(t, r)) for t, r in round.waits]
-    if running := [StopRun(t, r, ending.why) for t, r, run in runs if run.running]:
-        return list(running)
+    if running := [(t, r) for t, r, run in runs if run.running]:  # followed as well, for it may be inherited
+        return [act for t, r in running for act in (StartRun(t, r), StopRun(t, r, ending.why))]
     return _advance(study, round) if runs and all(run.settled for _, _, run in runs) else []
 
 
@@ -243,9 +245,17 @@ def enough(study: Study, tally: Tally | None = None) -> Ending | None:
         return Ending("failure_rate", f"{failed} of the last {len(tally.recent)} trials failed{commonest}")
     if bounds.no_improve_limit and tally.since_best >= bounds.no_improve_limit:
         return Ending("no_improvement", f"{tally.since_best} trials running were no improvement")
+    if bounds.forecast and (said := _forecast(study, tally)):
+        return Ending("forecast", said)
     if study.searched >= bounds.max_iterations:
         return Ending("max_iterations", f"all {bounds.max_iterations} trials are done")
     return None
+
+
+def _forecast(study: Study, tally: Tally) -> str:
+    """Why the rest of the budget is not worth it; empty where it may be, or nothing can be said."""
+    noise = study.evidence_at(tally.place).width()
+    return doomed(tally.curve, tally.keeps, study.bounds.max_iterations - study.searched, study.bounds.min_gain, noise)
 
 
 def _hopeless(study: Study) -> bool:

@@ -38,6 +38,7 @@ from metaloop.events import (
     StudyOpened,
 )
 from metaloop.flow import Exchange, Runs
+from metaloop.forecast import Curve
 from metaloop.terms import Bounds, Host, Terms
 from metaloop.values import (
     Change,
@@ -194,6 +195,8 @@ class Tally(Value, frozen=True):
     incumbent: int | None = None
     best: float | None = None
     exhausted: str = ""
+    keeps: int = 0
+    curve: Curve = Curve()
 
 
 class Evidence(Value, frozen=True):
@@ -310,6 +313,10 @@ class Study:
 
     def run(self, trial: int, run: int) -> Run:
         return self.prepare if trial == PREPARE else self.trials[trial].runs[run]
+
+    def evidence_at(self, place: int) -> Evidence:
+        """What re-runs had shown when the ledger ended at `place`."""
+        return self.evidence[bisect_right(self.evidence, place, key=lambda known: known[0]) - 1][1]
 
     def view(self, round: Round) -> "View":
         """The study as the round's proposing sees it."""
@@ -504,6 +511,8 @@ def _decide(study: Study, event: Decided, place: int) -> None:
         failures=tuple(sorted(failures.items(), key=lambda item: -item[1])[:5]),
         incumbent=incumbent,
         best=score.value if score else None,
+        keeps=before.keeps + len(decision.kept) * searched,
+        curve=_curve(study, before.curve, round, settled),
         exhausted=before.exhausted or ("" if round.trials or not searched else decision.why),
     )
     if crowned and incumbent is not None:
@@ -516,6 +525,16 @@ def _decide(study: Study, event: Decided, place: int) -> None:
     study.tallies.append(study.tally)
     while len(study.tallies) > study.the_terms.window:
         study.tallies.popleft()
+
+
+def _curve(study: Study, curve: Curve, round: Round, settled: Sequence[int]) -> Curve:
+    """The best so far, larger is better, over the baseline and every settled trial; None for one without a score."""
+    if round.role == "closing":
+        return curve
+    for number in settled:
+        score = study.trials[number].score
+        curve = curve.add(None if score is None else study.objective.gain(score.value, 0.0))
+    return curve
 
 
 def _counts(trial: Trial) -> bool:
@@ -616,8 +635,7 @@ class View:
     @property
     def evidence(self) -> Evidence:
         """What re-runs had shown."""
-        at = bisect_right(self._study.evidence, self._seen, key=lambda known: known[0])
-        return self._study.evidence[at - 1][1]
+        return self._study.evidence_at(self._seen)
 
     @property
     def deterministic(self) -> bool:

@@ -75,6 +75,8 @@ class Bounds(Value, frozen=True):
     timeout_s: float = 3600.0
     prepare_timeout_s: float = 3600.0
     limits: Limits = Limits()
+    forecast: bool = False
+    min_gain: float | None = None
 
 
 class Host(Value, frozen=True):

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from statistics import median
 from typing import TypeAlias
 
-from metaloop.evaluators.forecast import LEAST, fit, projected
 from metaloop.evaluators.metric import plain
+from metaloop.forecast import LEAST, fit, projected
 from metaloop.values import Objective, Value
 
 Report: TypeAlias = tuple[int, float]

@@ -545,6 +545,8 @@ def _bounds(document: Document) -> Bounds:
         failure_rate_limit=controller.failure_rate_limit,
         failure_window=controller.failure_window,
         lanes=controller.lanes(),
+        forecast=controller.forecast,
+        min_gain=controller.min_gain,
         timeout_s=target.timeout_s,
         prepare_timeout_s=target.prepare_timeout_s,
         limits=Limits(limits.memory, limits.processes, limits.output, limits.files),

@@ -452,6 +452,10 @@ class ControllerKeys(Section):
     no_improve_limit: Annotated[int, Field(ge=0, le=10**9)] = Field(
         15, description="settled trials in a row without a keep that end the study; 0: they never do"
     )
+    forecast: bool = Field(True, description="end the study when the rest of the budget is projected to gain nothing")
+    min_gain: Annotated[float, Field(ge=0)] | None = Field(
+        None, description="what the rest has to promise; default: half a noise width, or 0.1 % of the gain so far"
+    )
     failure_rate_limit: Annotated[float, Field(gt=0, le=1)] = Field(0.85, description="of the failure window")
     failure_window: Annotated[int, Field(ge=1, le=100_000)] = Field(8, description="trials the failure rate is of")
     parallel: Annotated[
@@ -535,8 +539,8 @@ LATER: frozenset[str] = frozenset({
     *("policy.required_calls", "policy.check_cmd", "policy.hybrid_param_explore_iters", "policy.fallback"),
     *("policy.hybrid_stall_threshold", "policy.hybrid_diff_failure_limit", "policy.agent", "policy.patches"),
     *("evaluation.prefer_simpler",),
-    *("controller.max_cost_usd", "controller.max_tokens", "controller.max_gpu_hours", "controller.forecast"),
-    *("controller.min_gain", "controller.prune"),
+    *("controller.max_cost_usd", "controller.max_tokens", "controller.max_gpu_hours"),
+    *("controller.prune",),
     *("telemetry.trackers", "telemetry.webhook", "telemetry.keep_artifacts"),
 })  # fmt: skip
 LATER_VALUES: dict[str, tuple[str, ...]] = {
