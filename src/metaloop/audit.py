@@ -12,6 +12,7 @@ from metaloop.conduct import think
 from metaloop.events import (
     Alerted,
     Asked,
+    Condemned,
     Confirmed,
     Decided,
     Directed,
@@ -24,6 +25,7 @@ from metaloop.events import (
     Proposed,
     Refused,
     Replied,
+    Reported,
     Resumed,
     RoundOpened,
     RunsAsked,
@@ -109,6 +111,12 @@ def _check(study: Study, entry: Entry, thought: Thought, due: list[Event]) -> st
         case StudyClosed():
             reasons = [act.ending.reason for act in plan(study, entry.at) if isinstance(act, Close)]
             return "" if event.reason in reasons else f"closed as {event.reason}, which nothing calls for ({reasons})"
+        case Reported():
+            running = study.run(event.trial, event.run).running
+            return "" if running else "a report of a run that was not running"
+        case Condemned():
+            said = thought.watch.doomed(study, study.trials[event.trial]) if thought.watch else ""
+            return "" if said == event.why else f"condemned for {event.why!r}, and what follows is {said!r}"
         case Resumed() | Directed() | Alerted() | Faulted():
             return ""
 

@@ -25,7 +25,7 @@ from metaloop.events import Directed, Resumed, StudyClosed
 from metaloop.jobs import Surroundings
 from metaloop.policies.opening import opening
 from metaloop.policies.params import starting
-from metaloop.roles import Ledger, Propose, Thought
+from metaloop.roles import Ledger, Propose, Thought, Watch
 from metaloop.study import Study, fold
 from metaloop.terms import Terms
 
@@ -39,7 +39,16 @@ if TYPE_CHECKING:
 def thought_of(terms: Terms) -> Thought:
     """All that a study on these terms thinks with."""
     propose = opening(starting(terms.start, search(terms)))
-    return Thought(propose, measuring(terms), confirming(terms), decide, reader(terms))
+    return Thought(propose, measuring(terms), confirming(terms), decide, reader(terms), watching(terms))
+
+
+def watching(terms: Terms) -> Watch | None:
+    """Who looks at running trials; nobody, where nothing is pruned."""
+    if terms.prune == "none":
+        return None
+    from metaloop.evaluators.prune import Watcher
+
+    return Watcher(terms)
 
 
 def search(terms: Terms) -> Propose:

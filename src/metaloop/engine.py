@@ -16,20 +16,36 @@ from msgspec.structs import replace
 
 from metaloop.conduct import ask, think
 from metaloop.errors import UsageError
-from metaloop.events import Decided, Directed, Entry, Event, Fact, Finished, Resumed, RoundOpened, Started, StudyClosed
+from metaloop.events import (
+    Condemned,
+    Decided,
+    Directed,
+    Entry,
+    Event,
+    Fact,
+    Finished,
+    Reported,
+    Resumed,
+    RoundOpened,
+    Started,
+    StudyClosed,
+)
 from metaloop.events import StudyOpened as Opened
-from metaloop.jobs import Surroundings, job
+from metaloop.jobs import PROGRESS, Surroundings, job
 from metaloop.plan import Act, AskModel, Close, OpenRound, Settle, StartRun, StopRun, Think, WakeAt, plan
-from metaloop.roles import Executor, Gone, Ledger, Model, Outcome, Running, Thought
-from metaloop.study import STARTS, Run, Study, evolve, fold
+from metaloop.roles import Executor, Gone, Ledger, Model, Outcome, Running, Thought, Watch
+from metaloop.study import PREPARE, STARTS, Run, Study, evolve, fold
 from metaloop.terms import Terms
-from metaloop.values import Failed, Result, Stopped
+from metaloop.values import Failed, Pruned, Result, Stopped
 
 GRACE_S = 5.0
 """Seconds that a running trial is given to end by itself after the first interrupt."""
 
 LAST_S = 8.0
 """Seconds after which a run that cannot be ended is let go."""
+
+LISTEN_S = 0.5
+"""How often the progress of a running trial is looked at, where somebody listens."""
 
 POLL_S = 0.25
 """How often the inbox is looked into."""
@@ -158,7 +174,7 @@ class Engine:
         self._bell = asyncio.Event()
         self._tasks: dict[object, asyncio.Task[None]] = {}
         self._lanes: dict[object, int] = {}
-        self._stops: dict[tuple[int, int], Stopped] = {}
+        self._stops: dict[tuple[int, int], Stopped | Pruned] = {}
         self._until: float | None = None
         self._given_up = float("inf")
         self._wake = float("inf")
@@ -261,7 +277,8 @@ class Engine:
                     self._lanes[act] = lane
                     self._task(act, self._see_through(act, lane))
                 case StopRun() if act not in self._tasks:
-                    self._task(act, self._stop(act.trial, act.run, Stopped(act.by, act.why)))
+                    why = Pruned(act.why) if act.by == "prune" else Stopped(act.by, act.why)
+                    self._task(act, self._stop(act.trial, act.run, why))
                 case AskModel() if act not in self._tasks:
                     self._task(act, self._ask(act))
                 case _:
@@ -287,14 +304,14 @@ class Engine:
         inherited = run.running
         if not inherited and not await self._start(act, run, lane):
             return
-        outcome = await self._follow(run.handle)
+        outcome = await self._follow(act, run.handle)
         while (
             isinstance(outcome, Gone) and inherited and run.attempt < STARTS
         ):  # lost with its controller: not its fault
             if not await self._start(act, run, lane):
                 return
             inherited = False
-            outcome = await self._follow(run.handle)
+            outcome = await self._follow(act, run.handle)
         self._finish(act, run, outcome)
 
     async def _start(self, act: StartRun, run: Run, lane: int) -> bool:
@@ -311,13 +328,40 @@ class Engine:
         await world.executor.release(handle)
         return True
 
-    async def _follow(self, handle: str) -> Outcome | Gone:
+    async def _follow(self, act: StartRun, handle: str) -> Outcome | Gone:
+        """Until the run is over. What it reports on its way is recorded, where somebody listens."""
         state = await self.world.executor.look(handle)
-        if isinstance(state, Running):
-            if state.blocked:
-                await self.world.executor.release(handle)
-            return await self.world.executor.wait(handle)
-        return state
+        if isinstance(state, Running) and state.blocked:
+            await self.world.executor.release(handle)
+        over = asyncio.ensure_future(self.world.executor.wait(handle))
+        try:
+            if self.thought.watch is not None and act.trial != PREPARE and not act.run:
+                await self._listen(self.thought.watch, act, handle, over)
+            return await over
+        finally:
+            over.cancel()
+
+    async def _listen(self, watch: Watch, act: StartRun, handle: str, over: asyncio.Future[Outcome | Gone]) -> None:
+        """Records reports until the run is over and all are read; whether it can still win is thought through."""
+        offset, heard, ended = 0, None, False
+        while not ended:
+            ended = bool((await asyncio.wait([over], timeout=LISTEN_S))[0])
+            while data := await self.world.executor.read(handle, PROGRESS, offset):
+                offset += len(data)
+                heard, reports = watch.hear(data.decode(errors="replace"), heard)
+                self._heard(watch, act, reports, ended)
+
+    def _heard(self, watch: Watch, act: StartRun, reports: Sequence[tuple[int, float]], ended: bool) -> None:
+        trial = self.study.trials[act.trial]
+        known = trial.reports[-1][0] if trial.reports else -1
+        if not (new := tuple(report for report in reports if report[0] > known)):
+            return
+        self._append(Reported(act.trial, act.run, new))
+        if ended or trial.role != "search" or act.trial in self.study.condemned:
+            return
+        if why := watch.doomed(self.study, trial):
+            self._append(Condemned(act.trial, act.run, why))
+            self._bell.set()
 
     def _check_frozen(self) -> None:
         if problem := self.world.frozen():
@@ -333,10 +377,10 @@ class Engine:
         last = outcome.steps[-1]
         result = self.thought.read(outcome)
         if stopped and last.limit == "stopped":
-            result = Stopped(stopped.by, stopped.reason, sum(step.seconds for step in outcome.steps))
+            result = replace(stopped, seconds=sum(step.seconds for step in outcome.steps))
         self._facts.append(Finished(act.trial, act.run, run.attempt, result, last.exit, outcome.output))
 
-    async def _stop(self, trial: int, run: int, why: Stopped) -> None:
+    async def _stop(self, trial: int, run: int, why: Stopped | Pruned) -> None:
         handle = self.study.run(trial, run).handle
         self._stops[trial, run] = why
         if handle:

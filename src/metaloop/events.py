@@ -130,6 +130,22 @@ class Started(Event, frozen=True, tag="Started"):
     handle: str
 
 
+class Reported(Event, frozen=True, tag="Reported"):
+    """A running trial told how it goes: (step, value) of the objective, in the order of the steps."""
+
+    trial: int
+    run: int
+    reports: tuple[tuple[int, float], ...]
+
+
+class Condemned(Event, frozen=True, tag="Condemned"):
+    """A running trial cannot win any more, by what it reported: it is ended, as pruned."""
+
+    trial: int
+    run: int
+    why: str
+
+
 class Finished(Event, frozen=True, tag="Finished"):
     """An attempt ended and nothing of it lives. `exit` is None where there was no exit status.
 
@@ -210,6 +226,8 @@ Fact: TypeAlias = (
     | Refused
     | RunsAsked
     | Started
+    | Reported
+    | Condemned
     | Finished
     | Measured
     | Decided

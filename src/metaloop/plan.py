@@ -62,7 +62,7 @@ class StopRun(Act, frozen=True):
     trial: int
     run: int
     why: str
-    by: Literal["guard", "person"] = "guard"
+    by: Literal["guard", "person", "prune"] = "guard"
 
 
 class AskModel(Act, frozen=True):
@@ -187,10 +187,14 @@ def _advance(study: Study, round: Round) -> list[Act]:
 
 
 def _killed(study: Study, waiting: Sequence[tuple[int, int]]) -> Iterator[StopRun]:
-    """What runs of trials that a person wants ended. It is followed all the same, and settled by its end."""
+    """What runs of trials that a person wants ended, or that cannot win. It is followed, and settled by its end."""
     for trial, run in waiting:
-        if (kill := study.kills.get(trial)) is not None and study.run(trial, run).running:
+        if not study.run(trial, run).running:
+            continue
+        if (kill := study.kills.get(trial)) is not None:
             yield StopRun(trial, run, f"ended by {kill.by}" + (f": {kill.why}" if kill.why else ""), "person")
+        elif (why := study.condemned.get(trial)) is not None:
+            yield StopRun(trial, run, why, "prune")
 
 
 def _prepare(study: Study, abrupt: Ending | None) -> tuple[Act, ...]:

@@ -11,7 +11,7 @@ import msgspec
 
 from metaloop.events import Entry, Event, Reply, Why
 from metaloop.flow import Flow, Prompt
-from metaloop.study import Round, Study, View
+from metaloop.study import Round, Study, Trial, View
 from metaloop.terms import Limits
 from metaloop.values import Decision, Failed, Headline, Proposal, Ran, Result, Score
 
@@ -47,6 +47,18 @@ class Ending(msgspec.Struct, frozen=True):
     why: str
 
 
+class Watch(Protocol):
+    """Looks at trials while they run. Pure: `before` is what an earlier `hear` gave of the same run."""
+
+    def hear(self, text: str, before: object) -> tuple[object, tuple[tuple[int, float], ...]]:
+        """The new part of a progress file: what to remember, and the reports that it adds."""
+        ...
+
+    def doomed(self, study: Study, trial: Trial) -> str:
+        """Why the trial cannot win any more, in plain words; empty while it can, or nobody can tell."""
+        ...
+
+
 class Thought(msgspec.Struct, frozen=True):
     """All that a study thinks with: put together once, for running, resuming and auditing alike."""
 
@@ -55,6 +67,7 @@ class Thought(msgspec.Struct, frozen=True):
     confirm: Confirm
     decide: Decide
     read: Read
+    watch: Watch | None = None
 
 
 # ---- jobs ------------------------------------------------------------------------------------------------------------
@@ -149,6 +162,10 @@ class Executor(Protocol):
 
     async def wait(self, handle: str) -> Outcome | Gone:
         """Until the job is over and its whole tree is dead."""
+        ...
+
+    async def read(self, handle: str, name: str, offset: int) -> bytes:
+        """What stands from `offset` on in a file that the job writes in its folder: 1 MiB at most, and b"" for none."""
         ...
 
     async def stop(self, handle: str) -> Outcome | Gone:

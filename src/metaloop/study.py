@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from metaloop.events import (
     Alerted,
     Asked,
+    Condemned,
     Confirmed,
     Decided,
     Directed,
@@ -28,6 +29,7 @@ from metaloop.events import (
     Refused,
     Replied,
     Reply,
+    Reported,
     Resumed,
     Role,
     RoundOpened,
@@ -64,6 +66,12 @@ LOSSES = 2
 
 STARTS = 20
 """A run whose controllers die under it is started at most this often."""
+
+REPORTS = 2048
+"""Reports that are kept of a trial."""
+
+PEERS = 100
+"""Trials whose reports are kept in mind for comparison."""
 
 FAULTS = 5
 """So many faulted rounds running end a study."""
@@ -125,6 +133,8 @@ class Trial:
     decided_at: int | None = None
     beat: int | None = None
     """The incumbent that it was compared with."""
+    reports: list[tuple[int, float]] = field(default_factory=list)
+    """What it told while it ran: steps and values of the objective."""
     request: str = ""
     """The request that it answers, if somebody asked for it."""
 
@@ -278,6 +288,10 @@ class Study:
         self.paused = False
         self.stop: Directed | None = None
         self.kills: dict[int, Directed] = {}
+        self.condemned: dict[int, str] = {}
+        """Running trials that cannot win any more, and why."""
+        self.reporters: deque[int] = deque(maxlen=PEERS)
+        """The newest settled trials that reported on their way: what others are compared with."""
         """Undecided trials that somebody wants ended."""
         self.hints: list[Directed] = []
         self.closed: StudyClosed | None = None
@@ -365,6 +379,11 @@ def evolve(study: Study, entry: Entry) -> None:
             _finish(study, event, entry.place)
         case Measured():
             _measure(study, event, entry.place)
+        case Reported():
+            trial = study.trials[event.trial]
+            trial.reports += event.reports[: REPORTS - len(trial.reports)]
+        case Condemned():
+            study.condemned[event.trial] = event.why
         case Decided():
             _decide(study, event, entry.place)
         case StudyOpened():
@@ -497,6 +516,9 @@ def _decide(study: Study, event: Decided, place: int) -> None:
         trial.kept, trial.crowned = number in decision.kept, crowned and number == decision.crowned
         trial.decided_at, trial.why, trial.beat = place, decision.why, before.incumbent
         study.kills.pop(number, None)
+        study.condemned.pop(number, None)
+        if trial.reports and not isinstance(trial.result, Failed):
+            study.reporters.append(number)
         if isinstance(result := trial.result, (Failed, Refusal)):
             failures[result.reason] = failures.get(result.reason, 0) + 1
     searched = round.role in ("search", "directed")

@@ -49,6 +49,7 @@ class Terms(Value, frozen=True):
     fingerprint: str = ""
     frozen: dict[str, str] = {}
     budget_mode: str = "fixed_wallclock"
+    prune: Literal["none", "median", "halving", "forecast"] = "none"
 
 
 class Limits(Value, frozen=True):

@@ -16,6 +16,8 @@ from typing import TypeAlias
 
 from metaloop.evaluators.metric import plain
 from metaloop.forecast import LEAST, fit, projected
+from metaloop.study import Study, Trial
+from metaloop.terms import Terms
 from metaloop.values import Objective, Value
 
 Report: TypeAlias = tuple[int, float]
@@ -186,3 +188,33 @@ def _best(reports: Sequence[Report], upto: int, objective: Objective) -> float:
 def _at(others: Sequence[Sequence[Report]], step: int, objective: Objective) -> list[float]:
     """The best so far at `step` of each that came this far."""
     return [_best(other, step, objective) for other in others if other and other[-1][0] >= step]
+
+
+# ---- in a study ------------------------------------------------------------------------------------------------------
+
+
+class Watcher:
+    """`roles.Watch`: reads the objective's reports, and asks the rule that the study's terms name."""
+
+    def __init__(self, terms: Terms) -> None:
+        self._terms = terms
+
+    def hear(self, text: str, before: object) -> tuple[Progress, tuple[Report, ...]]:
+        known = before if isinstance(before, Progress) else Progress()
+        heard = read_progress(text, self._terms.objective.metric, known, over=False)
+        last = known.reports[-1][0] if known.reports else -1
+        return heard, tuple(report for report in heard.reports if report[0] > last)
+
+    def doomed(self, study: Study, trial: Trial) -> str:
+        objective, holder = study.objective, study.incumbent
+        peers = dict.fromkeys([*study.reporters, *([holder.number] if holder else [])])
+        others = [study.trials[number].reports for number in peers if study.trials[number].reports]
+        match self._terms.prune:
+            case "median":
+                return median_rule(trial.reports, others, objective)
+            case "halving":
+                return halving(trial.reports, others, objective)
+            case "forecast" if holder is not None and holder.score is not None and holder.reports:
+                return forecast_rule(trial.reports, holder.reports[-1][0], holder.score.value, objective)
+            case _:
+                return ""

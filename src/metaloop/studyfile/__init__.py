@@ -512,6 +512,7 @@ def _terms(document: Document, checks: Checks) -> Terms:
         fingerprint=comparability.fingerprint,
         frozen=checks.frozen,
         budget_mode=comparability.budget_mode,
+        prune=document.controller.prune,
     )
 
 

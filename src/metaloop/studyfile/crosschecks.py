@@ -37,6 +37,7 @@ class Checks:
             *self._study_name(),
             *self._objective(),
             *self._further(),
+            *self._prune(),
             *self._target(),
             *self._parameters(),
             *self._points(),
@@ -102,6 +103,11 @@ class Checks:
             yield Fault(
                 ("evaluation", "several"), "expected another objective to make a front with; add it to objectives"
             )
+
+    def _prune(self) -> Iterator[Fault]:
+        controller = self.document.controller
+        if controller.prune != "none" and controller.order == "strict" and self.sound("controller"):
+            yield Fault(("controller", "prune"), "expected order: free: what is pruned depends on when trials report")
 
     def _target(self) -> Iterator[Fault]:
         target = self.document.target

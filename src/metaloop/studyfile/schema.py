@@ -464,6 +464,9 @@ class ControllerKeys(Section):
         | Annotated[int, Tag("\0list")],
         Discriminator(_kind),
     ] = Field(1, description="trials at once: a number, or {enabled, max_concurrency}")
+    prune: Literal["none", "median", "halving", "forecast"] = Field(
+        "none", description="end trials that cannot win, by what they write to METALOOP_PROGRESS; not with order strict"
+    )
     order: Literal["free", "strict"] = Field("free", description="strict: lanes do not change what is proposed")
     window: Annotated[int, Field(ge=1, le=1024)] = Field(
         4, description="with order strict: the most lanes there can be"
@@ -540,7 +543,6 @@ LATER: frozenset[str] = frozenset({
     *("policy.hybrid_stall_threshold", "policy.hybrid_diff_failure_limit", "policy.agent", "policy.patches"),
     *("evaluation.prefer_simpler",),
     *("controller.max_cost_usd", "controller.max_tokens", "controller.max_gpu_hours"),
-    *("controller.prune",),
     *("telemetry.trackers", "telemetry.webhook", "telemetry.keep_artifacts"),
 })  # fmt: skip
 LATER_VALUES: dict[str, tuple[str, ...]] = {
