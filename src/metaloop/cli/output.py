@@ -65,12 +65,15 @@ def trial_line(study: Study, trial: Trial) -> str:
     plain = "its own command" if study.the_terms.baseline.kind == "cmd" else "as the script is"
     changes = " ".join(r.changed) or (plain if r.role == "baseline" and not r.params else "no change")
     what = clean(r.reason) if r.value is None and r.reason else changes if r.comparable else f"{trial.why}; {changes}"
-    name: str = "baseline" if r.role == "baseline" and r.value is not None else r.verdict
-    if r.verdict == "open":
-        name = r.status
-    if trial.score is not None and trial.score.test is not None and not trial.kept:
-        name = "unproven"
+    name = "baseline" if r.role == "baseline" and r.value is not None else outcome(trial)
     return f"{r.trial:>4}  {name:<9}  {_value(study, r):<9}  {against(r):<18}  {r.seconds:>6.1f} s  {what}"
+
+
+def outcome(trial: Trial) -> str:
+    """The verdict in one word; `unproven` for what looked better and was not; where there is none yet, its status."""
+    if trial.verdict == "open":
+        return status(trial)
+    return "unproven" if trial.score and trial.score.test and not trial.kept else trial.verdict
 
 
 def _value(study: Study, r: Row) -> str:
@@ -162,7 +165,7 @@ def counted(study: Study) -> str:
     told: dict[str, int] = {}
     for trial in study.trials.values():
         if trial.role != "baseline":
-            word = status(trial) if trial.verdict == "open" else trial.verdict
+            word = outcome(trial)
             told[word] = told.get(word, 0) + 1
     whole = f"{sum(told.values())}: " + ", ".join(f"{count} {word}" for word, count in told.items())
     return whole if told else "none"
