@@ -140,7 +140,7 @@ def read_ledger(folder: Path) -> Iterator[Entry]:
         raise UsageError(f"{folder}: no study here; expected {FILE} in it: start one with `metaloop run FILE`")
     with _refusing(path), contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
         db.execute("pragma busy_timeout = 10000")
-        if db.execute("pragma user_version").fetchone()[0] == 0:
+        if _version(db) == 0:
             _refuse_empty(folder)
             return
         db.execute("begin")  # one snapshot for rows and head
@@ -149,6 +149,18 @@ def read_ledger(folder: Path) -> Iterator[Entry]:
             place = entry.place
             yield entry
         _check_head(folder, place, db)
+
+
+def _version(db: sqlite3.Connection) -> int:
+    """0 where nothing is in the file yet: also where who made it was killed while SQLite still kept a rollback journal,
+    which no reader may clear away. The next controller does.
+    """
+    try:
+        return int(db.execute("pragma user_version").fetchone()[0])
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode != sqlite3.SQLITE_READONLY_ROLLBACK:
+            raise
+        return 0
 
 
 def controller(folder: Path) -> int | None:
