@@ -10,7 +10,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 	--custom-compile-command 'make lock' pyproject.toml --extra demo --extra search --group build
 
 .NOTPARALLEL:
-.PHONY: help demo test quick check fix lock clean
+.PHONY: help demo test quick torture check fix lock clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1|/p' Makefile | while IFS='|' read -r name about; do printf '  make %-8s%s\n' "$$name" "$$about"; done
@@ -23,6 +23,12 @@ test: .venv/.dev  ## all tests but torture
 
 quick: .venv/.dev  ## the tests that are not slow
 	$(BIN)/python -m pytest -m 'not slow and not torture' -n 2 --dist worksteal
+
+torture: .venv/.dev  ## kills, damage, bad disks, power cuts, and whether those see known mistakes: an hour
+	@for run in 'crashes.py random 170 1' 'crashes.py random 170 2' 'crashes.py random 170 3' 'crashes.py exact' \
+		'crashes.py double' faults.py disk.py power.py mutants.py; do \
+		echo "== torture/$$run"; $(BIN)/python torture/$$run || bad="$$bad, $$run"; done; \
+		[ -z "$$bad" ] || { echo "not as it should be: $${bad#, }" >&2; exit 1; }
 
 check: .venv/.dev  ## format, lint, types, layers
 	$(BIN)/ruff format --check .

@@ -244,3 +244,21 @@ def test_what_is_encoded_is_decoded(text: str, metrics: dict[str, float]) -> Non
     event = Finished(1, 2, 3, Ran(metrics, warnings=(text,)), exit=0, output={text: text})
     entry = Entry(7, 0.1, 1e9, event)
     assert decode(encode(entry)) == entry
+
+
+MAKER = """
+import os, signal, sqlite3, sys
+db = sqlite3.connect(sys.argv[1], isolation_level=None)
+db.executescript("pragma cache_size = 1; begin; create table event(body text)")
+db.executemany("insert into event values(?)", [("x" * 4000,)] * 100)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_ledger_whose_maker_was_killed_is_empty_and_not_damaged(tmp_path: Path) -> None:
+    """Also while a rollback journal lies beside it, which a reader may not clear away; the next controller does."""
+    subprocess.run([sys.executable, "-c", MAKER, str(tmp_path / FILE)], check=False)
+    assert (tmp_path / f"{FILE}-journal").stat().st_size
+    assert list(read_ledger(tmp_path)) == []
+    opened_and_read(tmp_path)
+    assert list(read_ledger(tmp_path)) == []
