@@ -75,8 +75,8 @@ def optuna(trials: int, folder: Path) -> float:
 def rustuna(trials: int, folder: Path) -> float:
     import rustuna
 
-    study = rustuna.create_study(storage=f"sqlite:///{folder}/rustuna.db", direction="maximize")
-    return told(study, trials)
+    storage = rustuna.storages.SQLite3Storage(f"{folder}/rustuna.db")
+    return told(rustuna.create_study(storage=storage, sampler=rustuna.samplers.RandomSampler(seed=0)), trials)
 
 
 def told(study: object, trials: int) -> float:
@@ -85,7 +85,7 @@ def told(study: object, trials: int) -> float:
         trial = study.ask()  # type: ignore[attr-defined]
         for number in range(5):
             trial.suggest_float(f"p{number}", 0.0, 1.0)
-        study.tell(trial, 0.5)  # type: ignore[attr-defined]
+        study.tell(trial.number, 0.5)  # type: ignore[attr-defined]
         marks.append(time.perf_counter())
     window = marks[-min(500, len(marks) // 2) :]
     return (window[-1] - window[0]) / (len(window) - 1) * 1e3

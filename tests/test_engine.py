@@ -201,3 +201,20 @@ def test_a_larger_budget_goes_on_to_it() -> None:
     study.session()
     assert fold(study.entries).searched == 11
     assert [e.event.trial for e in study.entries if isinstance(e.event, Finished)].count(0) == 3
+
+
+def broken_flow(*_: object) -> Flow[object]:
+    raise ValueError("a mistake in a policy")
+    yield
+
+
+@pytest.mark.parametrize("stage", ["propose", "measure", "confirm"])
+def test_thought_that_always_breaks_ends_the_study_and_not_the_night(stage: str) -> None:
+    """Five faulted rounds running: the study is closed as faulted, whichever part of it cannot think."""
+    whole = lab(rule="proven")
+    good = whole.thought
+    whole.thought = Thought(**{f: getattr(good, f) for f in good.__struct_fields__} | {stage: broken_flow})
+    closed = whole.session()
+    assert closed is not None
+    assert closed.reason == "faulted"
+    assert len(whole.entries) < 400

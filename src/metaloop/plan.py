@@ -213,7 +213,9 @@ def _wind_up(study: Study, round: Round, ending: Ending) -> list[Act]:
     runs = [(t, r, study.run(t, r)) for t, r in round.waits]
     if running := [(t, r) for t, r, run in runs if run.running]:  # followed as well, for it may be inherited
         return [act for t, r in running for act in (StartRun(t, r), StopRun(t, r, ending.why))]
-    return _advance(study, round) if runs and all(run.settled for _, _, run in runs) else []
+    if ending.reason == "faulted" or not runs or not all(run.settled for _, _, run in runs):
+        return []  # what cannot be thought is left as it is
+    return _advance(study, round)
 
 
 # ---- guards ----------------------------------------------------------------------------------------------------------
