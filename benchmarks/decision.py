@@ -10,6 +10,7 @@ of one run.
 """
 
 import asyncio
+import gc
 import resource
 import sys
 import tempfile
@@ -49,6 +50,7 @@ def ours(trials: int, folder: Path) -> float:
         await Engine(study, thought_of(terms), world).run()
         ledger.close()
 
+    gc.set_threshold(50_000, 20, 20)  # as the command line does
     asyncio.run(run())
     window = marks[-min(500, len(marks) // 2) :]
     return (window[-1] - window[0]) / (len(window) - 1) * 1e3

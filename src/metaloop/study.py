@@ -92,7 +92,6 @@ class Run:
     losses: int = 0
     last: Result | None = None
     exit: int | None = None
-    output: dict[str, str] = field(default_factory=dict)
 
     @property
     def settled(self) -> bool:
@@ -133,7 +132,7 @@ class Trial:
     decided_at: int | None = None
     beat: int | None = None
     """The incumbent that it was compared with."""
-    reports: list[tuple[int, float]] = field(default_factory=list)
+    reports: Sequence[tuple[int, float]] = ()
     """What it told while it ran: steps and values of the objective."""
     request: str = ""
     """The request that it answers, if somebody asked for it."""
@@ -381,7 +380,7 @@ def evolve(study: Study, entry: Entry) -> None:
             _measure(study, event, entry.place)
         case Reported():
             trial = study.trials[event.trial]
-            trial.reports += event.reports[: REPORTS - len(trial.reports)]
+            trial.reports = [*trial.reports, *event.reports][:REPORTS]
         case Condemned():
             study.condemned[event.trial] = event.why
         case Decided():
@@ -461,7 +460,7 @@ def _ask_runs(study: Study, event: RunsAsked, place: int) -> None:
 def _finish(study: Study, event: Finished, place: int) -> None:
     run = study.run(event.trial, event.run)
     run.running, run.handle = False, ""
-    run.last, run.exit, run.output = event.result, event.exit, event.output
+    run.last, run.exit = event.result, event.exit
     if isinstance(event.result, Failed) and event.result.kind == "lost":
         run.losses += 1
     if event.trial == PREPARE or not run.settled:
