@@ -94,9 +94,11 @@ def test_every_prefix_of_a_ledger_is_a_ledger(entries: list[Entry], data: st.Dat
 
 def test_any_order_of_facts_is_survived_by_the_audit(entries: list[Entry]) -> None:
     """Rubbish gives findings, never an exception."""
+    found = 0
     for cut in range(2, len(entries) - 1):
         swapped = [*entries[:cut], entries[cut + 1], entries[cut], *entries[cut + 2 :]]
-        list(audit(swapped, thought_of))
+        found += bool(list(audit(swapped, thought_of)))
+    assert found > len(entries) / 2
 
 
 def test_the_view_of_a_round_does_not_change(entries: list[Entry]) -> None:

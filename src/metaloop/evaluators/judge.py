@@ -185,10 +185,8 @@ def _takes_the_crown(study: Study, trial: Trial, holder: Trial | None) -> bool:
 
 
 def _decision(study: Study, trial: Trial, holder: Trial | None) -> tuple[bool, str]:
-    if trial.score is None:
-        return False, str(getattr(trial.result, "reason", "it never ran"))
-    if study.the_terms.same_host and (other := _elsewhere(study, trial)):
-        return False, other
+    if trial.score is None or (study.the_terms.same_host and _elsewhere(study, trial)):
+        return False, _left_out(study, trial)
     if trial.role == "baseline":
         return True, f"the baseline: {told(trial.score)}"
     if holder is None or holder.score is None:
@@ -266,10 +264,8 @@ def _on_the_front(study: Study, round: Round) -> Decision:
 
 
 def _joins(study: Study, trial: Trial, front: Sequence[int]) -> tuple[bool, str]:
-    if trial.score is None:
-        return False, str(getattr(trial.result, "reason", "it never ran"))
-    if study.the_terms.same_host and (other := _elsewhere(study, trial)):
-        return False, other
+    if trial.score is None or (study.the_terms.same_host and _elsewhere(study, trial)):
+        return False, _left_out(study, trial)
     if trial.role == "baseline":
         return True, f"the baseline: {told(trial.score)}"
     if said := broken(study.the_terms, trial.score):
@@ -286,6 +282,11 @@ def _score(study: Study, number: int) -> Score:
     score = study.trials[number].score
     assert score is not None
     return score
+
+
+def _left_out(study: Study, trial: Trial) -> str:
+    """Why a trial is compared with nothing."""
+    return _elsewhere(study, trial) if trial.score else str(getattr(trial.result, "reason", "it never ran"))
 
 
 def _elsewhere(study: Study, trial: Trial) -> str:
