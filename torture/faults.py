@@ -6,7 +6,6 @@ has to end with the decisions of one that was left alone. Mounts need root: what
 """
 
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -21,6 +20,7 @@ from pathlib import Path
 from harness import HERE, Bench, Ended, began, reference, report, scratch, wait_for
 
 from metaloop.adapters.ledger import integrity
+from metaloop.adapters.twin import rows
 from metaloop.errors import MetaloopError
 
 Fault = Callable[[Bench], tuple[bool, str]]
@@ -192,7 +192,9 @@ def emfile(bench: Bench) -> tuple[bool, str]:
     for most in (5, 8, 10, 12, 14, 16, 20, 24, 32):
         ended = bench.run(under=("prlimit", f"--nofile={most}"))
         fine &= ended.clean
-        seen.append(f"{most}: {ended.code}{' TRACEBACK ' + ended.err[-200:] if ended.spilled else ''}")
+        seen.append(
+            f"{most}: {ended.code}{' TRACEBACK ' + ' '.join(ended.err.split())[-200:] if ended.spilled else ''}"
+        )
     ok, then = goes_on(bench, kills=9)
     return ok and fine, f"descriptors and exit code {', '.join(seen)}; {then}"
 
@@ -341,7 +343,7 @@ def deleted_twin(bench: Bench) -> tuple[bool, str]:
     twin = bench.study / "ledger.jsonl"
     twin.unlink()
     ok, seen = goes_on(bench, kills=1)
-    places = [json.loads(line)["place"] for line in twin.read_text().splitlines()]
+    places = [row[0] for row in rows(bench.study)]
     whole = places == [entry.place for entry in bench.entries()]
     return ok and whole, f"{seen}, copy {'whole' if whole else f'has {len(places)} rows'}"
 

@@ -54,6 +54,11 @@ MUTANTS = {
         ((LEDGER, "pragma synchronous = full", "pragma synchronous = off"),),
         lambda source: power.power(10, source=source, a_study=5),
     ),
+    "late-fsync": Mutant(
+        "commits are synced when SQLite copies them into its file, and not before",
+        ((LEDGER, "pragma synchronous = full", "pragma synchronous = normal"),),
+        lambda source: power.power(20, source=source),
+    ),
     "other-dice": Mutant(
         "dice are carried along in memory, and not thrown anew in each round",
         (

@@ -126,9 +126,11 @@ def look(bench: Bench, last: int) -> tuple[list[str], int]:
     return ([f"{last - place} of {last} acknowledged entries are lost"] if place < last else []), place
 
 
-def campaign(base: Path, cuts: int, dice: random.Random, trials: int, source: Path | None) -> tuple[int, list[str]]:
-    """How many cuts were made in one study, and what was amiss; then the study goes on from the last."""
-    image, snapshot, found, made, last = base / "disk.img", base / "cut.img", list[str](), 0, 0
+def campaign(
+    base: Path, cuts: int, dice: random.Random, trials: int, source: Path | None
+) -> tuple[list[int], list[str]]:
+    """How many entries were acknowledged at each cut of one study, and what was amiss; it goes on from the last."""
+    image, snapshot, found, made, last = base / "disk.img", base / "cut.img", list[str](), list[int](), 0
     image.touch()
     os.truncate(image, INNER)
     call("mkfs.ext4", "-q", "-F", image)
@@ -141,16 +143,16 @@ def campaign(base: Path, cuts: int, dice: random.Random, trials: int, source: Pa
         try:
             while not (last := read_up(pipe, last)) and process.poll() is None:
                 time.sleep(0.01)
-            while made < cuts and process.poll() is None:
+            while len(made) < cuts and process.poll() is None:
                 time.sleep(dice.uniform(0.0, 0.3))
                 last = read_up(pipe, last)
                 snapshot.unlink(missing_ok=True)
                 clone(image, snapshot)
-                made += 1
-                if made < cuts and process.poll() is None:  # the last is looked at in the image's place
+                made.append(last)
+                if len(made) < cuts and process.poll() is None:  # the last is looked at in the image's place
                     with mounted(snapshot, base / "cut") as there:
                         amiss, _ = look(Bench(there / "x", trials, pace="0"), last)
-                        found += [f"cut {made}: {what}" for what in amiss]
+                        found += [f"cut {len(made)}: {what}" for what in amiss]
         finally:
             process.kill()
             process.wait()
@@ -158,7 +160,7 @@ def campaign(base: Path, cuts: int, dice: random.Random, trials: int, source: Pa
             bench.kill_all()
     with mounted(snapshot, base / "disk"):
         amiss, place = look(bench, last)
-        found += [f"cut {made}: {what}" for what in amiss]
+        found += [f"cut {len(made)}: {what}" for what in amiss]
         ended = bench.run()
         found += [f"goes on: exit code {ended.code} {ended.said}"] if ended.code or ended.spilled else []
         found += [f"goes on: {what}" for what in bench.problems(expected, trials, runs) if place]
@@ -169,16 +171,19 @@ def campaign(base: Path, cuts: int, dice: random.Random, trials: int, source: Pa
 
 
 def power(cuts: int = 50, *, source: Path | None = None, trials: int = 80, a_study: int = 10) -> bool:
-    dice, made, campaigns, found = random.Random(7), 0, 0, list[str]()
+    dice, made, campaigns, found = random.Random(7), list[int](), 0, list[str]()
     since = time.monotonic()
     with scratch() as base, cloneable(base) as folder:
-        while made < cuts:
-            more, amiss = campaign(folder, min(a_study, cuts - made), dice, trials, source)
+        while len(made) < cuts:
+            more, amiss = campaign(folder, min(a_study, cuts - len(made)), dice, trials, source)
             made, campaigns = made + more, campaigns + 1
             found += amiss
             for what in amiss:
                 print(f"  study {campaigns}, {what}", flush=True)
-    seen = f"{made} cuts in {campaigns} studies, {len(found)} amiss, {time.monotonic() - since:.0f} s"
+    seen = (
+        f"{len(made)} cuts in {campaigns} studies, {min(made)} to {max(made)} entries acknowledged, "
+        f"{len(found)} amiss, {time.monotonic() - since:.0f} s"
+    )
     return report("power", not found, seen)
 
 
