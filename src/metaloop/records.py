@@ -61,7 +61,8 @@ def rows(study: Study) -> Iterator[Row]:
 
 
 def row(study: Study, trial: Trial) -> Row:
-    holder = None if trial.beat is None else study.trials[trial.beat]
+    against = trial.score.test.against if trial.score and trial.score.test else trial.beat
+    holder = None if against is None else study.trials[against]
     gain = noise = None
     if trial.score and holder and holder.score:
         gain = study.objective.gain(trial.score.value, holder.score.value)
@@ -83,7 +84,7 @@ def row(study: Study, trial: Trial) -> Row:
         sd=trial.score.sd if trial.score else None,
         gain=gain,
         noise=noise,
-        against=trial.beat,
+        against=against,
         changed=changed(trial.change.values, holder.change.values if holder else {}),
         seconds=sum(getattr(run.last, "seconds", 0.0) for run in trial.runs.values()),
         by=trial.proposal.by,

@@ -321,7 +321,7 @@ def demo(
     *,
     json: Json = False,
 ) -> int:
-    """A real study on real data: the parameters of a classifier of handwritten digits, 24 trials in two lanes."""
+    """A real study on real data: the parameters of a classifier of handwritten digits, 20 trials in two lanes."""
     if find_spec("sklearn") is None or find_spec("optuna") is None:
         raise UsageError("the demo needs scikit-learn and optuna: pip install 'metaloop[demo]'")
     if not (folder / "study.yaml").exists():
