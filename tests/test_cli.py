@@ -230,3 +230,13 @@ def test_audit_notices_an_output_that_was_changed(tmp_path: Path) -> None:
 
 def test_clean_text_cannot_move_a_cursor() -> None:
     assert clean("a\x1b[31mb\x9b2Jc\u202ed\te\nf") == "a[31mb2Jcd\te\nf"
+
+
+def test_a_progress_line_that_cannot_be_written_ends_no_study(tmp_path: Path) -> None:
+    """stderr on a full disk: the study runs to its end, and the answer stands on stdout."""
+    w = Workshop(tmp_path)
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([str(METALOOP), "run", "study.yaml"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=full)
+    assert done.returncode == 0
+    assert b"all 3 trials are done" in done.stdout
+    assert w("audit").code == 0

@@ -3,6 +3,7 @@
 Text that a trial wrote is cleaned before a terminal sees it. stdout carries the answer, stderr the progress.
 """
 
+import contextlib
 import json
 import os
 import shutil
@@ -28,8 +29,9 @@ def clean(text: str) -> str:
 
 
 def say(text: str = "", style: str = "") -> None:
-    """A line on stderr: progress, and what went wrong."""
-    _print(sys.stderr, text, style)
+    """A line on stderr: progress, and what went wrong. One that cannot be written ends no study."""
+    with contextlib.suppress(OSError):
+        _print(sys.stderr, text, style)
 
 
 def tell(text: str = "", style: str = "") -> None:
