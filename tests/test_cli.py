@@ -240,3 +240,13 @@ def test_a_progress_line_that_cannot_be_written_ends_no_study(tmp_path: Path) ->
     assert done.returncode == 0
     assert b"all 3 trials are done" in done.stdout
     assert w("audit").code == 0
+
+
+def test_too_few_open_files_are_said_before_anything_is_done(tmp_path: Path) -> None:
+    w = Workshop(tmp_path)
+    command = ["prlimit", "--nofile=20", str(METALOOP), "run", "study.yaml"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "ulimit -n 64" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not w.study.exists()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from metaloop import __version__
 from metaloop.adapters.frozen import FrozenFiles
-from metaloop.adapters.host import enforced, program, this_host
+from metaloop.adapters.host import descriptors, enforced, program, this_host
 from metaloop.adapters.inbox import FileInbox
 from metaloop.adapters.ledger import open_ledger
 from metaloop.adapters.projections import Paths, Projections, refuse_foreign
@@ -31,6 +31,10 @@ from metaloop.terms import Terms
 
 if TYPE_CHECKING:
     from metaloop.studyfile import StudyFile
+
+
+DESCRIPTORS = 64
+"""Open files that a controller wants to have: fewer, and it would fail somewhere in the middle."""
 
 
 # ---- thought ---------------------------------------------------------------------------------------------------------
@@ -217,6 +221,8 @@ def unenforceable(file: "StudyFile") -> tuple[str, ...]:
 
 def surroundings(file: "StudyFile") -> Surroundings:
     """Where trials will happen. Raises Faults where a command's program does not exist: before anything is written."""
+    if descriptors() < DESCRIPTORS:
+        raise UsageError(f"expected room for {DESCRIPTORS} open files, found {descriptors()}: ulimit -n {DESCRIPTORS}")
     terms = file.terms
     cwd = os.path.normpath((file.base / terms.workdir).absolute())
     env = {name: os.environ[name] for name in terms.env_allow if name in os.environ}

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import resource
 import shutil
 import subprocess
 import sys
@@ -35,6 +36,11 @@ def _gpu() -> str:
         lines = path.read_text(errors="replace").splitlines()
         names += [line.partition(":")[2].strip() for line in lines if line.startswith("Model:")]
     return ", ".join(names)
+
+
+def descriptors() -> int:
+    """How many files this process may have open at once."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def enforced() -> tuple[str, ...]:
