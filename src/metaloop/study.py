@@ -211,30 +211,48 @@ class Tally(Value, frozen=True):
 class Evidence(Value, frozen=True):
     """What the study's re-runs showed so far: squared deviations of differences, and their degrees of freedom.
 
-    The baseline stands in with 2 SS (no correlation assumed: errs to the safe side). `failed`: tests that ended without
-    a keep. `keeps`: the numbers of those that kept, counted from 1 in the order in which tests began.
+    The baseline stands in with 2 SS (no correlation assumed: errs to the safe side); `alone` and `alone_df` are its
+    part. `failed`: tests that ended without a keep. `keeps`: the numbers of those that kept, counted from 1 in the
+    order in which tests began.
     """
 
     squares: float = 0.0
     df: int = 0
     failed: int = 0
     keeps: tuple[int, ...] = ()
+    alone: float = 0.0
+    alone_df: int = 0
 
     def with_baseline(self, values: Sequence[float]) -> "Evidence":
-        return replace(self, squares=self.squares + 2 * squares(values), df=self.df + len(values) - 1)
+        more, df = 2 * squares(values), len(values) - 1
+        return replace(
+            self, squares=self.squares + more, df=self.df + df, alone=self.alone + more, alone_df=self.alone_df + df
+        )
 
     def with_test(self, number: int, differences: Sequence[float], kept: bool) -> "Evidence":
         """After a test that is over."""
-        return Evidence(
-            self.squares + (squares(differences) if differences else 0.0),
-            self.df + max(0, len(differences) - 1),
-            self.failed + (not kept),
-            (*self.keeps, number) if kept else self.keeps,
+        return replace(
+            self,
+            squares=self.squares + (squares(differences) if differences else 0.0),
+            df=self.df + max(0, len(differences) - 1),
+            failed=self.failed + (not kept),
+            keeps=(*self.keeps, number) if kept else self.keeps,
         )
 
     def width(self) -> float | None:
         """The standard deviation of one run; None while nothing is known of it."""
         return math.sqrt(self.squares / self.df / 2) if self.df else None
+
+    def pairs(self) -> "Evidence":
+        """What pairs alone showed, without the baseline."""
+        return replace(self, squares=max(0.0, self.squares - self.alone), df=self.df - self.alone_df)
+
+    def paired(self) -> bool | None:
+        """Whether common seeds take away more than half of the noise; None until a test was made."""
+        pairs = self.pairs()
+        if not pairs.df or not self.alone_df:
+            return None
+        return pairs.squares / pairs.df < 0.5 * self.alone / self.alone_df
 
 
 # ---- the whole -------------------------------------------------------------------------------------------------------

@@ -54,9 +54,22 @@ def _judge(rule: Rule, view: View, trial: Measurement) -> Part[Score | None]:
         return plain
     if broken(view.terms, plain) or broken(view.terms, holder.score):
         return plain  # a bound decides, and no test
-    if not view.objective.better(first, holder.score.value):
+    if not _looks_better(view, first, holder):
         return plain
     return (yield from _tested(rule, view, trial, holder, first))
+
+
+def _looks_better(view: View, first: float, holder: Trial) -> bool:
+    """The screen, which any test after it makes fair: against the incumbent's value; or, where common seeds matter,
+    against its own first run, which had the same seed; and while nobody knows whether they do, against either.
+    """
+    assert holder.score is not None
+    better = view.objective.better(first, holder.score.value)
+    twin = _value(view.objective, holder.runs[0].last) if 0 in holder.runs else None
+    paired = view.evidence.paired()
+    if twin is None or paired is False:
+        return better
+    return view.objective.better(first, twin) or (better and paired is None)
 
 
 def _repeated(view: View, trial: Measurement) -> Part[Score]:
@@ -133,7 +146,7 @@ def confirming(terms: Terms) -> Confirm:
         if len(d) < 2:
             problem = _reason(results) or "too few of the closing runs ended"
             return Headline(best.number, baseline.number, len(d), problem=problem)
-        low, high = interval(rule, d, view.evidence)
+        low, high = interval(rule, d, view.evidence.pairs())
         value = _mean(terms, results[: len(runs)]).value
         return Headline(best.number, baseline.number, len(d), value, fmean(d), low, high)
 
@@ -202,7 +215,19 @@ def _decision(study: Study, trial: Trial, holder: Trial | None) -> tuple[bool, s
     if order == 0:
         new, _ = digits(trial.score.value, holder.score.value)
         return False, f"{new} ties with trial {holder.number}: a tie is not progress"
+    if order > 0 and terms.rule != "strict" and (study.rerun_at is None or study.differed_at is not None):
+        return False, _untested(terms, trial, holder)
     return order > 0, _told_order(terms, trial.score, holder, order > 0)
+
+
+def _untested(terms: Terms, trial: Trial, holder: Trial) -> str:
+    """Why something better by its value was not run beside the incumbent, and so is not proven."""
+    objective = terms.objective
+    first, twin = (_value(objective, t.runs[0].last if 0 in t.runs else None) for t in (trial, holder))
+    if first is None or twin is None or objective.better(first, twin):
+        return f"not proven: another trial was the incumbent when this one was measured, not trial {holder.number}"
+    new, old = digits(first, twin)
+    return f"{new} does not beat {old}, which trial {holder.number} gave with the same seed"
 
 
 def _order(terms: Terms, new: Score, old: Score) -> int:
