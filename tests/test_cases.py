@@ -341,6 +341,9 @@ def test_the_study_ends_after_trials_without_improvement(tmp_path: Path) -> None
     w = Workshop(tmp_path, keys=keys)
     assert w.run("--json").json["closed"]["reason"] == "no_improvement"
     assert len(w.trials()) == 3
+    assert "raise --no-improve-limit" in w.run().err
+    w.run("--no-improve-limit", "3")
+    assert len(w.trials()) == 4
 
 
 def test_the_wall_clock_ends_a_study_inside_a_trial(tmp_path: Path) -> None:

@@ -92,6 +92,14 @@ def test_a_slip_gets_one_line_that_says_what_to_type(inside: Path, capsys, argv:
     assert not list(inside.iterdir())
 
 
+def test_a_study_in_a_folder_beside_is_named_and_a_direction_that_sounds_wrong_is_said(tmp_path: Path) -> None:
+    w = Workshop(tmp_path / "mine", "print('loss=1')", keys={"objective": {"metric": "loss", "direction": "max"}})
+    assert "'loss' sounds like a loss" in w.run().err
+    asked = Workshop(tmp_path)("status")
+    assert asked.code == 2
+    assert "mine/.metaloop/" in asked.err
+
+
 def test_json_is_one_document_and_nothing_else(tmp_path: Path) -> None:
     """For every verb that has it, errors included."""
     w = Workshop(tmp_path)

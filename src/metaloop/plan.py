@@ -250,7 +250,7 @@ def enough(study: Study, tally: Tally | None = None) -> Ending | None:
         failed = sum(tally.recent)
         return Ending("failure_rate", f"{failed} of the last {len(tally.recent)} trials failed{commonest}")
     if bounds.no_improve_limit and tally.since_best >= bounds.no_improve_limit:
-        return Ending("no_improvement", f"{tally.since_best} trials running were no improvement")
+        return Ending("no_improvement", f"{tally.since_best} trials in a row were no improvement")
     if bounds.forecast and (said := _forecast(study, tally)):
         return Ending("forecast", said)
     if study.searched >= bounds.max_iterations:

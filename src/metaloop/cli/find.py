@@ -33,8 +33,8 @@ def folder(named: str | None) -> Path:
     raise UsageError(f"expected a study, its folder or its file; found nothing called {named!r}; studies here: {there}")
 
 
-def studies(root: Path) -> list[Path]:
-    return sorted(path.parent for path in root.glob(f"*/{FILE}"))
+def studies(root: Path, under: str = "*/") -> list[Path]:
+    return sorted(path.parent for path in root.glob(under + FILE))
 
 
 def _only(root: Path) -> Path:
@@ -42,7 +42,13 @@ def _only(root: Path) -> Path:
     if len(found) == 1:
         return found[0]
     if not found:
-        raise UsageError(f"expected a study; there is none in {root}/: start one with `metaloop run FILE`")
+        near = (
+            ", ".join(str(path) for path in studies(root.parent, f"*/{root.name}/*/"))
+            if root.name == ".metaloop"
+            else ""
+        )
+        what = f"name one of these: {near}" if near else "start one with `metaloop run FILE`"
+        raise UsageError(f"expected a study; there is none in {root}/: {what}")
     raise UsageError(f"which study? {', '.join(str(path) for path in found)}")
 
 

@@ -207,6 +207,8 @@ def _go_on(study: Study, again: str) -> list[tuple[str, str]]:
             return [(f"{again} --max-iterations {2 * study.bounds.max_iterations}", "go on")]
         case "wall_clock":
             return [(f"{again} --max-wall-time-s {2 * study.bounds.max_wall_time_s:g}", "go on")]
+        case "no_improvement":
+            return [(f"{again} --no-improve-limit {2 * study.bounds.no_improve_limit}", "go on")]
         case _:
             return []
 

@@ -5,7 +5,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal
@@ -18,7 +18,8 @@ from metaloop.adapters.projections import Paths
 from metaloop.cli.output import COLOURS, card, clean, fitted, say, shown, tell, tell_json, trial_line
 from metaloop.config import Outcome, drive, surroundings, unenforceable
 from metaloop.errors import BaselineError, UsageError
-from metaloop.events import Decided, Directed, Entry, Finished, Proposed, Refused, Resumed
+from metaloop.events import Decided, Directed, Entry, Finished, Proposed, Refused, Resumed, Why
+from metaloop.preflight import wrong_sign
 from metaloop.records import row, totals
 from metaloop.study import PREPARE, Study
 from metaloop.studyfile import StudyFile, from_flags, load
@@ -46,6 +47,9 @@ def run(
     name: Annotated[str | None, Parameter(help="The study's name.")] = None,
     max_iterations: Trials = None,
     max_wall_time_s: Seconds = None,
+    no_improve_limit: Annotated[
+        int | None, Parameter(help="Trials in a row without a better one that end it; 0: never.")
+    ] = None,
     parallel: Annotated[int | None, Parameter(help="Lanes: trials at once.")] = None,
     timeout_s: Annotated[float | None, Parameter(help="Seconds of wall clock that one trial may take.")] = None,
     order: Annotated[Literal["free", "strict"] | None, Parameter(help="strict: lanes change no decision.")] = None,
@@ -62,6 +66,7 @@ def run(
             "policy.seed": seed,
             "controller.max_iterations": max_iterations,
             "controller.max_wall_time_s": max_wall_time_s,
+            "controller.no_improve_limit": no_improve_limit,
             "controller.parallel": parallel,
             "controller.order": order,
             "target.timeout_s": timeout_s,
@@ -172,7 +177,7 @@ def _drive(
     if missing := file.missing(os.environ):
         raise UsageError("\n".join(f"cannot run {file.path or file.terms.name}: {line}" for line in missing))
     where = surroundings(file)
-    for note in (*file.notes, *unenforceable(file)):
+    for note in (*file.notes, *_sign(file), *unenforceable(file)):
         say(f"metaloop: note: {note}", "yellow")
     narrator = Narrator(quiet=json)
     if not json and request is None:
@@ -193,7 +198,7 @@ def _drive(
         tell_json(summary(ended.study, file.folder, code))
         return code
     if ended.idle:
-        say("nothing to do: this study is over; give it more with --max-iterations or --max-wall-time-s")
+        say(f"nothing to do: this study is over{_ended_by(ended.study)}")
     if ended.signal is not None:
         say(f"interrupted ({ended.signal.name}): nothing is lost, and the same command goes on from here", "yellow")
     if not ended.idle:
@@ -201,6 +206,29 @@ def _drive(
     for line in card(ended.study, file.folder, again):
         tell(clean(line), "bold" if line.startswith("  best ") else "")
     return code
+
+
+_RAISED: Mapping[Why, str] = {
+    "max_iterations": "raise --max-iterations (controller.max_iterations) to go on",
+    "wall_clock": "raise --max-wall-time-s (controller.max_wall_time_s) to go on",
+    "no_improvement": "raise --no-improve-limit (controller.no_improve_limit; 0 switches it off) to go on",
+    "failure_rate": "mend what fails and raise controller.failure_rate_limit to go on",
+    "forecast": "set controller.forecast: false to go on",
+}
+
+
+def _ended_by(study: Study) -> str:
+    """Which guard ended it, and what makes it go on."""
+    if study.closed is None:
+        return ""
+    said = f", {study.closed.why}" if study.closed.why else ""
+    more = _RAISED.get(study.closed.reason)
+    return f"{said}; {more}" if more else said
+
+
+def _sign(file: StudyFile) -> Iterator[str]:
+    if (found := wrong_sign(file.terms.objective)) is not None:
+        yield f"{found.text}: {found.next}"
 
 
 def announce(file: StudyFile) -> None:
