@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import shutil
 import signal
 import sys
 import time
@@ -779,3 +780,16 @@ def test_a_saturated_study_ends_before_its_budget(tmp_path: Path) -> None:
     assert done.json["closed"]["reason"] == "forecast"
     assert len(w.trials()) < 100
     assert w("audit").code == 0
+
+
+def test_a_name_taken_by_a_study_that_measured_nothing_can_be_had_again(tmp_path: Path) -> None:
+    """A mistyped metric: what differs is named to the field, and what to do about it."""
+    w = Workshop(tmp_path, keys={"objective": {"metric": "scor"}, "evaluation": {"baseline_repeats": 3}})
+    assert w.run().code == 3
+    w.write(objective={"metric": "score"})
+    asked = w.run()
+    assert asked.code == 2
+    assert "objective.metric was 'scor', is 'score'" in asked.err
+    assert "remove its folder (nothing was measured in it)" in asked.err
+    shutil.rmtree(w.study)
+    assert w.run().code == 0

@@ -36,7 +36,7 @@ from metaloop.plan import Act, AskModel, Close, OpenRound, Settle, StartRun, Sto
 from metaloop.roles import Executor, Gone, Ledger, Model, Outcome, Running, Thought, Watch
 from metaloop.study import PREPARE, STARTS, Run, Study, evolve, fold
 from metaloop.terms import Terms
-from metaloop.values import Failed, Pruned, Result, Stopped
+from metaloop.values import Failed, Pruned, Result, Stopped, Value
 
 GRACE_S = 5.0
 """Seconds that a running trial is given to end by itself after the first interrupt."""
@@ -93,7 +93,7 @@ def open_study(ledger: Ledger, at_hand: "Session", observers: Iterable[Observer]
         commit(ledger, study, 0.0, [Opened(at_hand.terms), at_hand.resumed], observers)
     else:
         policy = study.terms.policy if at_hand.any_policy else at_hand.terms.policy
-        check_terms(study.terms, replace(at_hand.terms, policy=policy))
+        check_terms(study.terms, replace(at_hand.terms, policy=policy), study.tally.measured > 0)
         if not _finished(study, at_hand.resumed):
             commit(ledger, study, study.at, [at_hand.resumed], observers)
     return study
@@ -111,22 +111,29 @@ class Session:
     any_policy: bool = False
 
 
-def check_terms(old: Terms, new: Terms) -> None:
+def check_terms(old: Terms, new: Terms, measured: bool = True) -> None:
     """Raises UsageError that names every term that is not what it was, and how to begin another study instead."""
     changed = [
-        text for name in Terms.__struct_fields__ for text in _differs(name, getattr(old, name), getattr(new, name))
+        text for name in old.__struct_fields__ for text in _differs(name, getattr(old, name), getattr(new, name))
     ]
     if changed:
+        less = "" if measured else ", or remove its folder (nothing was measured in it)"
         raise UsageError(
-            f"study {old.name!r} was begun on other terms: {'; '.join(changed)}. "
-            f"What is measured may not change under way: put it back, or begin a new study with --name {old.name}-2"
+            f"study {old.name!r} was begun on other terms: {'; '.join(changed)}. What is measured may not change under "
+            f"way: put it back, or begin a new study with --name {old.name}-2{less}"
         )
 
 
 def _differs(name: str, old: object, new: object) -> list[str]:
-    """What is not what it was, down to the entry of a mapping."""
+    """What is not what it was, down to the entry of a mapping and the field of a value."""
     if old == new:
         return []
+    if isinstance(old, Value) and type(old) is type(new):
+        return [
+            text
+            for at in old.__struct_fields__
+            for text in _differs(f"{name}.{at}", getattr(old, at), getattr(new, at))
+        ]
     if isinstance(old, dict) and isinstance(new, dict):
         keys = dict.fromkeys([*old, *new])
         return [text for key in keys for text in _differs(f"{name}.{key}", old.get(key), new.get(key))]

@@ -112,7 +112,7 @@ def card(study: Study, folder: Path, again: str) -> list[str]:
     lines.append(("ended", f"{study.closed.why if study.closed else 'interrupted'}; {_spent(study)}"))
     lines.append(("kept in", f"{place}/ (ledger.sqlite, trials/, versions/)"))
     if study.fallbacks:
-        lines.append(("mind", f"{study.fallbacks} proposals came from a stand-in: metaloop status {place}"))
+        lines.append(("mind", f"proposals by a stand-in: {study.fallbacks}; see metaloop status {place}"))
     lines += [("next", line) for line in _next(study, place, again)]
     return _labelled(lines)
 
