@@ -1238,3 +1238,10 @@ def test_the_parser_is_not_imported_without_a_file():
     script = "import sys, metaloop.studyfile as s; s.parse_param('x=1..2'); print('ruamel.yaml' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_a_single_choice_is_said_to_vary_nothing(there: Path):
+    assert study(there, "policy: {params: {a: [1, 2], b: [5]}}").notes == (
+        "policy.params.b has one choice: it is never varied",
+    )
+    assert not study(there, "policy: {type: static, params: {b: [5]}}").notes

@@ -617,3 +617,5 @@ def _notes(document: Document) -> Iterator[str]:
         if isinstance(value, RangeKeys) and value.looks_whole():
             ends = f"{value.low:g} to {value.high:g}"
             yield f"policy.params.{name} is of all numbers from {ends}; add int: true for whole ones"
+        elif isinstance(value, list) and len(value) == 1 and policy.type != "static":
+            yield f"policy.params.{name} has one choice: it is never varied"
