@@ -384,7 +384,7 @@ def test_a_larger_budget_goes_on_to_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("section", "value", "term"),
     [
-        ("objective", {"direction": "min"}, "objective"),
+        ("objective", {"direction": "min"}, "objective.direction"),
         ("policy", {"seed": 7}, "seed"),
         ("target", {"train_cmd": [sys.executable, "train.py", "-v"]}, "train"),
     ],
