@@ -73,28 +73,24 @@ def test_the_ledger_is_append_only(tmp_path: Path) -> None:
     db.close()
 
 
-def change_a_digit(path: Path) -> None:
+def forced(path: Path, kind: str, statement: str) -> None:
     db = sqlite3.connect(path)
-    db.execute("drop trigger append_only_update")
-    db.execute("update event set body = replace(body, 'entry 20', 'entry 21') where place = 21")
+    db.execute(f"drop trigger append_only_{kind}")
+    db.execute(statement)
     db.commit()
     db.close()
+
+
+def change_a_digit(path: Path) -> None:
+    forced(path, "update", "update event set body = replace(body, 'entry 20', 'entry 21') where place = 21")
 
 
 def remove_a_row(path: Path) -> None:
-    db = sqlite3.connect(path)
-    db.execute("drop trigger append_only_delete")
-    db.execute("delete from event where place = 21")
-    db.commit()
-    db.close()
+    forced(path, "delete", "delete from event where place = 21")
 
 
 def cut_the_tail(path: Path) -> None:
-    db = sqlite3.connect(path)
-    db.execute("drop trigger append_only_delete")
-    db.execute("delete from event where place > 40")
-    db.commit()
-    db.close()
+    forced(path, "delete", "delete from event where place > 40")
 
 
 def opened_and_read(folder: Path) -> None:

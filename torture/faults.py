@@ -164,26 +164,23 @@ def child_kill(bench: Bench) -> tuple[bool, str]:
 
 @fault
 def keeper_killed(bench: Bench) -> tuple[bool, str]:
-    process = under_way(bench)
-    killed = bench.keepers()
-    for pid in killed:
-        os.kill(pid, signal.SIGKILL)
-    ended = bench.end(process)
-    expected, runs = reference(bench)
-    found = bench.problems(expected, len(killed), runs)
-    return ended.code == 0 and ended.clean and bool(killed) and not found, f"{told(ended)}; {found or 'nothing amiss'}"
+    return keepers_get(bench, signal.SIGKILL)
 
 
 @fault
 def keeper_stopped(bench: Bench) -> tuple[bool, str]:
+    return keepers_get(bench, signal.SIGSTOP)
+
+
+def keepers_get(bench: Bench, number: signal.Signals) -> tuple[bool, str]:
     process = under_way(bench)
-    stopped = bench.keepers()
-    for pid in stopped:
-        os.kill(pid, signal.SIGSTOP)
+    keepers = bench.keepers()
+    for pid in keepers:
+        os.kill(pid, number)
     ended = bench.end(process)
     expected, runs = reference(bench)
-    found = bench.problems(expected, len(stopped), runs)
-    return ended.code == 0 and ended.clean and bool(stopped) and not found, f"{told(ended)}; {found or 'nothing amiss'}"
+    found = bench.problems(expected, len(keepers), runs)
+    return ended.code == 0 and ended.clean and bool(keepers) and not found, f"{told(ended)}; {found or 'nothing amiss'}"
 
 
 @fault

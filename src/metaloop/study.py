@@ -349,6 +349,12 @@ class Study:
         """What re-runs had shown when the ledger ended at `place`."""
         return self.evidence[bisect_right(self.evidence, place, key=lambda known: known[0]) - 1][1]
 
+    def deterministic_at(self, place: int | None = None) -> bool:
+        """Whether some run had been repeated, and no repeat had given another value: at `place`, or now."""
+        if self.rerun_at is None or place is None:
+            return self.rerun_at is not None and self.differed_at is None
+        return self.rerun_at <= place and (self.differed_at is None or self.differed_at > place)
+
     def view(self, round: Round) -> "View":
         """The study as the round's proposing sees it."""
         return View(self, round, round.seen)
@@ -678,9 +684,8 @@ class View:
 
     @property
     def deterministic(self) -> bool:
-        """Whether some run was repeated, and no repeat had given another value."""
-        rerun, differed = self._study.rerun_at, self._study.differed_at
-        return rerun is not None and rerun <= self._seen and (differed is None or differed > self._seen)
+        """Whether the metric never varied, as this round knows it."""
+        return self._study.deterministic_at(self._seen)
 
     @property
     def block(self) -> int:

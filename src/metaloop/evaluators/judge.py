@@ -215,7 +215,7 @@ def _decision(study: Study, trial: Trial, holder: Trial | None) -> tuple[bool, s
     if order == 0:
         new, _ = digits(trial.score.value, holder.score.value)
         return False, f"{new} ties with trial {holder.number}: a tie is not progress"
-    if order > 0 and terms.rule != "strict" and (study.rerun_at is None or study.differed_at is not None):
+    if order > 0 and terms.rule != "strict" and not study.deterministic_at():
         return False, _untested(terms, trial, holder)
     return order > 0, _told_order(terms, trial.score, holder, order > 0)
 
