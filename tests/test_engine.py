@@ -6,13 +6,15 @@ from itertools import count
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from metaloop.audit import audit
 from metaloop.config import thought_of
 from metaloop.evaluators.judge import confirming, decide, measuring
 from metaloop.evaluators.metric import reader
-from metaloop.events import Decided, Event, Finished, Started
+from metaloop.events import Decided, Event, Finished, RoundOpened, Started
 from metaloop.flow import Flow, Message, Prompt
+from metaloop.plan import CHECKPOINT
 from metaloop.policies.opening import opening
 from metaloop.roles import Thought
 from metaloop.study import View, fold
@@ -86,7 +88,20 @@ def confirming_lab() -> Lab:
     return lab(baseline=Baseline(repeats=4))
 
 
-MODES = {"parameters": lab, "a model": asking_lab, "more runs": confirming_lab, "proven": proven_lab}
+def provisional_lab(lanes: int = 1, **changes: object) -> Lab:
+    """Long enough for a checkpoint on the way, and another at the end."""
+    study = lab(lanes, rule="provisional", **changes)
+    study.machine, study.bounds = Machine(noisy), replace(study.bounds, max_iterations=CHECKPOINT + 4)
+    return study
+
+
+MODES = {
+    "parameters": lab,
+    "a model": asking_lab,
+    "more runs": confirming_lab,
+    "proven": proven_lab,
+    "provisional": provisional_lab,
+}
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -133,11 +148,12 @@ def decisions(lab: Lab) -> list[object]:
 
 
 @pytest.mark.parametrize("lanes", [1, 2, 3, 4])
-def test_strict_order_gives_one_study_whatever_the_lanes(lanes: int) -> None:
+@pytest.mark.parametrize("mode", ["parameters", "provisional"])
+def test_strict_order_gives_one_study_whatever_the_lanes(mode: str, lanes: int) -> None:
     """The same seed gives the same decisions with any number of lanes, in whatever order trials end."""
-    one = lab(1, order="strict")
+    one = MODES[mode](1, order="strict")
     one.session()
-    many = lab(lanes, order="strict")
+    many = MODES[mode](lanes, order="strict")
     many.machine.order = shuffled(lanes)
     many.session()
     assert decisions(many) == decisions(one)
@@ -147,23 +163,26 @@ def test_strict_order_gives_one_study_whatever_the_lanes(lanes: int) -> None:
 @given(
     lanes=st.integers(1, 4),
     order=st.sampled_from(["free", "strict"]),
-    rule=st.sampled_from(["proven", "strict"]),
+    mode=st.sampled_from(["proven", "provisional", "parameters"]),
     seed=st.integers(0, 9),
     crashes=st.lists(st.integers(0, 60), max_size=6),
     ends=st.integers(0, 1000),
 )
 def test_any_interleaving_with_any_crashes_passes_the_audit(
-    lanes: int, order: str, rule: str, seed: int, crashes: list[int], ends: int
+    lanes: int, order: str, mode: str, seed: int, crashes: list[int], ends: int
 ) -> None:
     """No finished trial is lost or counted twice, and everything that was decided can be derived again."""
-    make = proven_lab if rule == "proven" else lab
+    make = MODES[mode]
     study = make(lanes, order=order, seed=seed)
     study.machine.order = shuffled(ends)
     died = study.to_the_end(iter(crashes))
     assert not list(audit(study.entries, thought_of))
     finished = [(e.event.trial, e.event.run) for e in study.entries if isinstance(e.event, Finished)]
     assert len(finished) == len(set(finished))
-    assert len([e for e in study.entries if isinstance(e.event, Decided)]) in (9, 10)  # and the closing runs
+    roles = {e.event.round: e.event.role for e in study.entries if isinstance(e.event, RoundOpened)}
+    ended = [roles[e.event.round] for e in study.entries if isinstance(e.event, Decided)]
+    assert ended.count("search") == study.bounds.max_iterations
+    assert len(ended) == len(roles)
     assert sum(study.machine.executions.values()) == len(finished)
     assert died <= len(crashes)
     if order == "strict":

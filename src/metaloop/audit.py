@@ -83,7 +83,7 @@ def _check(study: Study, entry: Entry, thought: Thought, due: list[Event]) -> st
             return "a study opens once"
         case RoundOpened():
             opening = [act for act in plan(study, entry.at) if isinstance(act, OpenRound)]
-            expected = OpenRound(event.round, event.role, event.seen)
+            expected = OpenRound(event.round, event.role, event.seen, event.trial)
             return "" if expected in opening else f"round {event.round} was not due; due: {opening}"
         case Proposed() | Refused():
             return _think(study, event, event.round, "propose", thought, due)

@@ -92,7 +92,8 @@ def _asked(round: Round, stage: Stage, state: Waiting) -> Event:
 def _proposals(study: Study, round: Round, proposals: Sequence[Proposal]) -> Iterator[Event]:
     """What was proposed, each as a trial with its first look, or as a refusal. Nothing at all ends the round."""
     if not proposals:
-        yield Decided(round.number, Decision((), None, "nothing is left to try: every point of the space was proposed"))
+        why = "nothing is left to try: every point of the space was proposed"
+        yield Decided(round.number, Decision((), None, why, leads=study.tally.leads))
     for slot, proposal in enumerate(proposals):
         number = study.number(round.role) + slot
         if (refusal := contract(study, round, proposal)) is not None:

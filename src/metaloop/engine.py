@@ -250,7 +250,7 @@ class Engine:
         study = self.study
         match act:
             case OpenRound():
-                return (RoundOpened(act.round, act.role, act.seen),)
+                return (RoundOpened(act.round, act.role, act.seen, act.trial),)
             case Think():
                 return think(study, study.open[act.round], act.stage, self.thought)
             case Settle():

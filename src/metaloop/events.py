@@ -12,7 +12,7 @@ from metaloop import values
 from metaloop.terms import Bounds, Host, Terms
 from metaloop.values import Decision, Headline, Proposal, Result, Score, Usage
 
-Role: TypeAlias = Literal["baseline", "search", "directed", "closing"]
+Role: TypeAlias = Literal["baseline", "search", "directed", "proof", "closing"]
 Stage: TypeAlias = Literal["propose", "measure"]
 Why: TypeAlias = Literal[
     "max_iterations",
@@ -55,11 +55,12 @@ class Resumed(Event, frozen=True, tag="Resumed"):
 
 
 class RoundOpened(Event, frozen=True, tag="RoundOpened"):
-    """Round `round` began; it thinks from what stood in the ledger up to place `seen`."""
+    """Round `round` began; it thinks from what stood in the ledger up to place `seen`. A proof is of `trial`."""
 
     round: int
     role: Role
     seen: int
+    trial: int | None = None
 
 
 class Asked(Event, frozen=True, tag="Asked"):

@@ -17,17 +17,24 @@ from metaloop.roles import Ending
 from metaloop.study import FAULTS, PREPARE, Round, Study, Tally
 from metaloop.values import Failed, Ran
 
+CHECKPOINT = 20
+"""Search rounds from one checkpoint of a provisional search to the next."""
+
+PROOFS = 3
+"""Trials that are put to the proof at a checkpoint, and at the end: the leading few."""
+
 
 class Act(msgspec.Struct, frozen=True):
     """Something to do. Equal acts are the same act: the value is its own key."""
 
 
 class OpenRound(Act, frozen=True):
-    """A lane is free: begin a round that thinks from place `seen`."""
+    """A lane is free: begin a round that thinks from place `seen`; a proof is of `trial`."""
 
     round: int
     role: Role
     seen: int
+    trial: int | None = None
 
 
 class Think(Act, frozen=True):
@@ -117,12 +124,16 @@ def next_round(study: Study) -> OpenRound | None:
         return OpenRound(number, "directed", study.place)
     if study.mode == "one":
         return None
+    if _needs_proof(study):
+        return OpenRound(number, "proof", study.place, study.tally.leads)
     if _needs_closing(study):
         return OpenRound(number, "closing", study.place)
     if _needs_baseline(study):
         return None if study.open or _hopeless(study) else OpenRound(number, "baseline", study.place)
     tally = _known(study)
     if tally is None or study.searched >= study.bounds.max_iterations or enough(study, tally) is not None:
+        return None
+    if study.open and _at_checkpoint(study):
         return None
     if study.the_terms.order == "strict":
         return OpenRound(number, "search", tally.place) if _all_proposed(study) else None
@@ -150,6 +161,18 @@ def _all_proposed(study: Study) -> bool:
 def _needs_baseline(study: Study) -> bool:
     baseline = study.the_terms.baseline
     return baseline.kind != "none" and baseline.repeats > 0 and study.baseline is None
+
+
+def _at_checkpoint(study: Study) -> bool:
+    """Whether the search pauses here, however many lanes there are: to prove what only looks better."""
+    return study.the_terms.rule == "provisional" and study.searched > 0 and study.searched % CHECKPOINT == 0
+
+
+def _needs_proof(study: Study) -> bool:
+    """Whether what looks best is put to the proof: at a checkpoint or at the end, while nothing else is under way."""
+    if study.open or study.tally.leads is None or study.proofs >= PROOFS:
+        return False
+    return _at_checkpoint(study) or enough(study, _known(study)) is not None
 
 
 def _needs_closing(study: Study) -> bool:

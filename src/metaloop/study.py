@@ -109,7 +109,7 @@ class Run:
                 return False
 
 
-Verdict = Literal["open", "crowned", "kept", "discarded", "failed", "refused", "pruned", "stopped"]
+Verdict = Literal["open", "crowned", "kept", "provisional", "discarded", "failed", "refused", "pruned", "stopped"]
 
 
 @dataclass(slots=True)
@@ -128,6 +128,8 @@ class Trial:
     score: Score | None = None
     kept: bool = False
     crowned: bool = False
+    provisional: bool = False
+    """Kept for looking better, and not put to the proof so far."""
     why: str = ""
     decided_at: int | None = None
     beat: int | None = None
@@ -156,6 +158,8 @@ class Trial:
             return "open"
         if self.crowned:
             return "crowned"
+        if self.provisional:
+            return "provisional"
         if self.kept:
             return "kept"
         match self.result:
@@ -202,10 +206,16 @@ class Tally(Value, frozen=True):
     recent: tuple[bool, ...] = ()
     failures: tuple[tuple[str, int], ...] = ()
     incumbent: int | None = None
+    leads: int | None = None
     best: float | None = None
     exhausted: str = ""
     keeps: int = 0
     curve: Curve = Curve()
+
+    @property
+    def leader(self) -> int | None:
+        """What the search compares with: the incumbent, or what looks better and is not proven."""
+        return self.incumbent if self.leads is None else self.leads
 
 
 class Evidence(Value, frozen=True):
@@ -285,6 +295,8 @@ class Study:
         self.floor = Tally()
         """The counters after the baseline: every search round may know those."""
         self.crowns: list[tuple[int, int]] = []
+        self.leads: list[tuple[int, int]] = []
+        """Who wore the crown, and who was grown from, each since which place."""
         self.evidence: list[tuple[int, Evidence]] = [(0, Evidence())]
         """What re-runs showed, and since which place it is known."""
         self.blocks: list[int] = []
@@ -295,6 +307,10 @@ class Study:
         self.differed_at: int | None = None
         """Where a run was first repeated, and where a repeat first gave another value."""
         self.headline: Headline | None = None
+        self.provisional: list[int] = []
+        """Trials that look better than the incumbent and wait for their proof."""
+        self.proofs = 0
+        """Proofs since the search last proposed something."""
         self.front: list[int] = []
         """Kept trials that no other dominates, where several objectives make a front."""
         self.keys: dict[str, int] = {}
@@ -384,11 +400,13 @@ def evolve(study: Study, entry: Entry) -> None:
             round = Round(event.round, event.role, event.seen, entry.place, index=study.searched)
             if event.role == "directed":
                 round.directive = study.directives.pop(0)
-            round.proposed = event.role == "closing"
+            round.proposed = event.role in ("closing", "proof")
+            round.trials = [] if event.trial is None else [event.trial]
             study.open[event.round] = round
             study.rounds = max(study.rounds, event.round)
             study.searched += event.role == "search"
             study.baselines += event.role == "baseline"
+            study.proofs = study.proofs + 1 if event.role == "proof" else 0
         case Proposed() | Refused():
             _propose(study, event, entry.place)
         case RunsAsked():
@@ -474,7 +492,7 @@ def _ask_runs(study: Study, event: RunsAsked, place: int) -> None:
         round.judged_at = place - 1
         if round.role != "baseline":
             study.blocks.append(round.judged_at)
-        if round.role in ("search", "directed"):
+        if round.role in ("search", "directed", "proof"):
             study.tests.append(round.judged_at)
     runs = [study.run(trial, number) for trial, number in asked.wanted()]
     answers: list[Reply | Result | None] = [run.last if run.settled else None for run in runs]
@@ -537,10 +555,12 @@ def _decide(study: Study, event: Decided, place: int) -> None:
     for number in round.trials:
         trial = study.trials[number]
         trial.kept, trial.crowned = number in decision.kept, crowned and number == decision.crowned
-        trial.decided_at, trial.why, trial.beat = place, decision.why, before.incumbent
+        trial.provisional = number in decision.provisional
+        trial.decided_at = place if trial.decided_at is None else trial.decided_at
+        trial.why, trial.beat = decision.why, before.incumbent if round.role == "proof" else before.leader
         study.kills.pop(number, None)
         study.condemned.pop(number, None)
-        if trial.reports and not isinstance(trial.result, Failed):
+        if trial.reports and round.role != "proof" and not isinstance(trial.result, Failed):
             study.reporters.append(number)
         if isinstance(result := trial.result, (Failed, Refusal)):
             failures[result.reason] = failures.get(result.reason, 0) + 1
@@ -550,11 +570,12 @@ def _decide(study: Study, event: Decided, place: int) -> None:
     study.tally = Tally(
         place=place,
         settled=before.settled + len(settled) * searched,
-        since_best=0 if crowned else before.since_best + len(settled) * searched,
+        since_best=0 if crowned or decision.provisional else before.since_best + len(settled) * searched,
         measured=before.measured + sum(study.trials[n].score is not None for n in round.trials) * searched,
         recent=_window(study, before.recent, settled if searched else []),
         failures=tuple(sorted(failures.items(), key=lambda item: -item[1])[:5]),
         incumbent=incumbent,
+        leads=decision.leads,
         best=score.value if score else None,
         keeps=before.keeps + len(decision.kept) * searched,
         curve=_curve(study, before.curve, round, settled),
@@ -562,9 +583,15 @@ def _decide(study: Study, event: Decided, place: int) -> None:
     )
     if crowned and incumbent is not None:
         study.crowns.append((place, incumbent))
+    if (leader := study.tally.leader) is not None and leader != before.leader:
+        study.leads.append((place, leader))
     if round.role == "baseline":
         study.floor = study.tally
         study.baseline = decision.kept[0] if decision.kept else None
+    for number in decision.left:
+        if (trial := study.trials[number]).provisional:
+            trial.kept = trial.provisional = False
+    study.provisional = [n for n in (*study.provisional, *decision.provisional) if study.trials[n].provisional]
     if study.the_terms.several == "front":
         study.front = [n for n in (*study.front, *decision.kept) if n not in decision.left]
     study.tallies.append(study.tally)
@@ -574,7 +601,7 @@ def _decide(study: Study, event: Decided, place: int) -> None:
 
 def _curve(study: Study, curve: Curve, round: Round, settled: Sequence[int]) -> Curve:
     """The best so far, larger is better, over the baseline and every settled trial; None for one without a score."""
-    if round.role == "closing":
+    if round.role in ("closing", "proof"):
         return curve
     for number in settled:
         score = study.trials[number].score
@@ -667,8 +694,12 @@ class View:
     @property
     def incumbent(self) -> Trial | None:
         """The holder of the crown as this round knows it."""
-        at = bisect_right(self._study.crowns, (self._seen, 1 << 62))
-        return self._study.trials[self._study.crowns[at - 1][1]] if at else None
+        return self._holder(self._study.crowns)
+
+    @property
+    def leader(self) -> Trial | None:
+        """The trial to grow from: the incumbent, or what looks better and, by `provisional`, leads before its proof."""
+        return self._holder(self._study.leads)
 
     # ---- what measuring wants to know
 
@@ -696,6 +727,10 @@ class View:
     def tests(self) -> int:
         """How many tests had begun, those that still ran among them."""
         return bisect_left(self._study.tests, self._seen)
+
+    def _holder(self, since: Sequence[tuple[int, int]]) -> Trial | None:
+        at = bisect_right(since, (self._seen, 1 << 62))
+        return self._study.trials[since[at - 1][1]] if at else None
 
     def _earlier(self, trial: Trial) -> bool:
         return trial.proposed_at < self._round.opened_at

@@ -322,13 +322,16 @@ class Headline(Value, frozen=True):
 class Decision(Value, frozen=True):
     """What a round came to: the trials that stay, the one that wears the crown now, and why, in plain words.
 
-    `left`: trials that are on the Pareto front no longer.
+    `left`: trials that are on the Pareto front no longer, or no longer worth a proof. `provisional`: those of `kept`
+    that only look better; `leads`: the one of all such that looks best now, and better than the one with the crown.
     """
 
     kept: tuple[int, ...]
     crowned: int | None
     why: str
     left: tuple[int, ...] = ()
+    provisional: tuple[int, ...] = ()
+    leads: int | None = None
 
 
 class Usage(Value, frozen=True):

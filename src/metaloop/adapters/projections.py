@@ -18,7 +18,7 @@ import msgspec
 
 from metaloop import exports
 from metaloop.errors import UsageError
-from metaloop.events import Decided, Entry, Proposed, Refused
+from metaloop.events import Decided, Entry, Proposed, Refused, RoundOpened
 from metaloop.records import row
 from metaloop.study import Study
 
@@ -48,6 +48,7 @@ class Projections:
         """Writes all of it, as it stands. `told` hears of what cannot be written."""
         self.paths, self._tell, self._failed = paths, told, False
         self._open: dict[int, list[int]] = {}
+        self._proofs: dict[int, int] = {}
         with self._forgiving():
             self._all(events, study)
 
@@ -70,17 +71,21 @@ class Projections:
         for path in (self.paths.results, self.paths.events, self.paths.checkpoint):
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
-        settled = [n for n in sorted(study.trials) if study.trials[n].decided_at is not None]
-        if self.paths.results:
-            lines = [exports.line(exports.COLUMNS), *(exports.table_line(study, number) for number in settled)]
-            _write(self.paths.results, "".join(f"{text}\n" for text in lines))
+        self._results(study)
         if self.paths.events:
             _write(self.paths.events, "".join(map(_event, events)))
         for round in study.open.values():
             self._open[round.number] = list(round.trials)
-        for number in settled:
+            if round.role == "proof":
+                self._open[round.number], self._proofs[round.number] = [], round.trials[0]
+        for number in decided(study):
             self._folders(study, number)
         self._checkpoint(study)
+
+    def _results(self, study: Study) -> None:
+        if self.paths.results:
+            lines = [exports.line(exports.COLUMNS), *(exports.table_line(study, number) for number in decided(study))]
+            _write(self.paths.results, "".join(f"{text}\n" for text in lines))
 
     def _more(self, entries: Sequence[Entry], study: Study) -> None:
         if self._failed:
@@ -88,16 +93,20 @@ class Projections:
         if self.paths.events:
             with self.paths.events.open("a", encoding="utf-8") as file:
                 file.writelines(map(_event, entries))
-        decided = False
+        settled = False
         for entry in entries:
             match entry.event:
                 case Proposed(round, trial) | Refused(round, trial):
                     self._open.setdefault(round, []).append(trial)
-                case Decided(round):
-                    decided = True
+                case RoundOpened(round=round, trial=int(trial)):
+                    self._proofs[round] = trial
+                case Decided(round, decision):
+                    settled = True
                     for trial in self._open.pop(round, []):
                         self._settled(study, trial)
-        if decided:
+                    if round in self._proofs:
+                        self._proven(study, (self._proofs.pop(round), *decision.left))
+        if settled:
             self._checkpoint(study)
 
     def _settled(self, study: Study, number: int) -> None:
@@ -106,8 +115,14 @@ class Projections:
                 file.write(exports.table_line(study, number) + "\n")
         self._folders(study, number)
 
+    def _proven(self, study: Study, numbers: Sequence[int]) -> None:
+        """What was told of these trials before is no longer so."""
+        self._results(study)
+        for number in numbers:
+            self._version(study, number)
+
     def _folders(self, study: Study, number: int) -> None:
-        if study.trials[number].kept:
+        if study.trials[number].kept or self._place(number).exists():
             self._version(study, number)
         if self.paths.runs:
             self._run(number)
@@ -124,11 +139,14 @@ class Projections:
 
     def _version(self, study: Study, number: int) -> None:
         """`vNNNN/version.json`: what was kept, with its evidence."""
-        folder = self.paths.versions / f"v{number:04}"
+        folder = self._place(number)
         folder.mkdir(parents=True, exist_ok=True)
         record = row(study, study.trials[number])
         _write(folder / "version.json", msgspec.json.format(msgspec.json.encode(record), indent=2).decode() + "\n")
         _write(folder / "params.json", json.dumps(record.params, indent=2, ensure_ascii=False) + "\n")
+
+    def _place(self, number: int) -> Path:
+        return self.paths.versions / f"v{number:04}"
 
     def _checkpoint(self, study: Study) -> None:
         if self.paths.checkpoint:
@@ -142,6 +160,10 @@ class Projections:
                 "closed": study.closed.reason if study.closed else None,
             }
             _write(self.paths.checkpoint, json.dumps(state, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def decided(study: Study) -> list[int]:
+    return [number for number in sorted(study.trials) if study.trials[number].decided_at is not None]
 
 
 CLAIMS = "copies.json"

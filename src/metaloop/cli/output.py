@@ -20,7 +20,14 @@ _BIDI = {chr(code): None for code in (*range(0x202A, 0x202F), *range(0x2066, 0x2
 _CONTROLS = {chr(code): None for code in (*range(0x20), *range(0x7F, 0xA0)) if code not in (0x09, 0x0A)}
 _UNSAFE = str.maketrans(_BIDI | _CONTROLS)
 
-COLOURS = {"crowned": "bold green", "kept": "green", "failed": "red", "refused": "red", "stopped": "yellow"}
+COLOURS = {
+    "crowned": "bold green",
+    "kept": "green",
+    "provisional": "cyan",
+    "failed": "red",
+    "refused": "red",
+    "stopped": "yellow",
+}
 
 
 def clean(text: str) -> str:
@@ -68,7 +75,7 @@ def trial_line(study: Study, trial: Trial) -> str:
     changes = " ".join(r.changed) or (plain if r.role == "baseline" and not r.params else "no change")
     what = clean(r.reason) if r.value is None and r.reason else changes if r.comparable else f"{trial.why}; {changes}"
     name = "baseline" if r.role == "baseline" and r.value is not None else outcome(trial)
-    return f"{r.trial:>4}  {name:<9}  {_value(study, r):<9}  {against(r):<18}  {r.seconds:>6.1f} s  {what}"
+    return f"{r.trial:>4}  {name:<11}  {_value(study, r):<9}  {against(r):<18}  {r.seconds:>6.1f} s  {what}"
 
 
 def outcome(trial: Trial) -> str:
@@ -111,6 +118,8 @@ def card(study: Study, folder: Path, again: str) -> list[str]:
     lines.append(("trials", counted(study)))
     lines.append(("ended", f"{study.closed.why if study.closed else 'interrupted'}; {_spent(study)}"))
     lines.append(("kept in", f"{place}/ (ledger.sqlite, trials/, versions/)"))
+    if study.provisional:
+        lines.append(("mind", f"not proven, and not reported as best: {waiting(study)}"))
     if study.fallbacks:
         lines.append(("mind", f"proposals by a stand-in: {study.fallbacks}; see metaloop status {place}"))
     lines += [("next", line) for line in _next(study, place, again)]
@@ -171,6 +180,14 @@ def counted(study: Study) -> str:
             told[word] = told.get(word, 0) + 1
     whole = f"{sum(told.values())}: " + ", ".join(f"{count} {word}" for word, count in told.items())
     return whole if told else "none"
+
+
+def waiting(study: Study) -> str:
+    """The newest of the trials that look better and wait for their proof."""
+    count, last = len(study.provisional), study.provisional[-3:]
+    others = f"{count - len(last)} more and " if count > len(last) else ""
+    noun, verb = ("trial", "looks") if count == 1 else ("trials", "look")
+    return f"{others}{noun} {', '.join(map(str, last))} {verb} better"
 
 
 def _spent(study: Study) -> str:

@@ -14,9 +14,21 @@ from cyclopts import Parameter
 
 from metaloop.adapters.ledger import controller, integrity, read_ledger
 from metaloop.cli.find import Named, Opened, folder, read
-from metaloop.cli.output import COLOURS, card, clean, counted, params_text, say, shown, tell, tell_json, trial_line
+from metaloop.cli.output import (
+    COLOURS,
+    card,
+    clean,
+    counted,
+    params_text,
+    say,
+    shown,
+    tell,
+    tell_json,
+    trial_line,
+    waiting,
+)
 from metaloop.errors import Damaged, UsageError
-from metaloop.events import Decided, Entry, Finished, Proposed, Refused, Started
+from metaloop.events import Decided, Entry, Finished, Proposed, Refused, RoundOpened, Started
 from metaloop.records import Row, row, totals
 from metaloop.study import PREPARE, Study, Trial, evolve, fold
 from metaloop.values import digest
@@ -195,6 +207,8 @@ def _status_lines(opened: Opened, last: int) -> Iterator[str]:
     yield f"  {counted(study)}; best {_best(study)}; {study.at:.0f} s of wall clock"
     if study.fallbacks:
         yield f"  {study.fallbacks} of {len(study.trials)} proposals came from a stand-in"
+    if study.provisional:
+        yield f"  not proven so far: {waiting(study)}"
     for text in study.alerts[-3:]:
         yield f"  alert: {text}"
     for hint in study.hints[-3:]:
@@ -279,6 +293,8 @@ def _told(study: Study, entry: Entry, rounds: dict[int, list[int]]) -> Iterator[
     match entry.event:
         case Proposed(round, trial) | Refused(round, trial):
             rounds.setdefault(round, []).append(trial)
+        case RoundOpened(round=round, trial=int(trial)):
+            rounds[round] = [trial]
         case Decided(round):
             for number in rounds.pop(round, []):
                 yield trial_line(study, study.trials[number]), COLOURS.get(study.trials[number].verdict, "")

@@ -18,7 +18,7 @@ from metaloop.adapters.projections import Paths
 from metaloop.cli.output import COLOURS, card, clean, fitted, say, shown, tell, tell_json, trial_line
 from metaloop.config import Outcome, drive, surroundings, unenforceable
 from metaloop.errors import BaselineError, UsageError
-from metaloop.events import Decided, Directed, Entry, Finished, Proposed, Refused, Resumed, Why
+from metaloop.events import Decided, Directed, Entry, Finished, Proposed, Refused, Resumed, RoundOpened, Why
 from metaloop.preflight import wrong_sign
 from metaloop.records import row, totals
 from metaloop.study import PREPARE, Study
@@ -126,6 +126,8 @@ class Narrator:
                     self._open.setdefault(round, []).append(trial)
                     if entry.event.proposal.fallback:
                         self.say(f"      {entry.event.proposal.why}: {entry.event.proposal.fallback}", "yellow")
+                case RoundOpened(round=round, trial=int(trial)):
+                    self._open[round] = [trial]
                 case Finished(trial=trial, result=result) if trial == PREPARE:
                     self.say(f"      prepared in {getattr(result, 'seconds', 0):.1f} s")
                 case Finished(trial=trial, result=Ran(warnings=warnings)):

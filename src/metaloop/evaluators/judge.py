@@ -1,13 +1,15 @@
 """From results to scores and decisions: what is kept and crowned, by which rule, and why, in plain words.
 
 `proven`: a candidate that looks better than the incumbent is run beside it on fresh seeds, and kept only if that proves
-it (`noise.py` has the rule). While no repeat ever gave another value the metric is deterministic: then, and with
-`strict`, better is better, and nothing extra is spent.
+it (`noise.py` has the rule). `provisional`: what looks better than all before it is kept at once, and is what others
+have to look better than; the leading few are put to that same proof later, and only it gives the crown. While no repeat
+ever gave another value the metric is deterministic: then, and with `strict`, better is better, and nothing extra is
+spent.
 """
 
 from collections.abc import Generator, Iterator, Sequence
 from statistics import fmean, stdev
-from typing import TypeVar, cast
+from typing import Literal, TypeAlias, TypeVar, cast
 
 from msgspec.structs import replace
 
@@ -51,6 +53,10 @@ def _judge(rule: Rule, view: View, trial: Measurement) -> Part[Score | None]:
         return (yield from _repeated(view, trial))
     plain, holder = _mean(view.terms, [trial.first]), view.incumbent
     if holder is None or holder.score is None or view.terms.rule == "strict" or view.deterministic:
+        return plain
+    if view.role == "proof":
+        return (yield from _tested(rule, view, trial, holder, first))
+    if view.terms.rule == "provisional":
         return plain
     if broken(view.terms, plain) or broken(view.terms, holder.score):
         return plain  # a bound decides, and no test
@@ -173,19 +179,46 @@ def _exact(view: View, best: Trial, baseline: Trial) -> Part[Headline]:
 def decide(study: Study, round: Round) -> Decision:
     """What is kept and crowned: the proven, or with `strict` and deterministic metrics the strictly better. No ties."""
     if round.role == "closing":
-        return Decision((), study.tally.incumbent, told_headline(study.headline))
+        return Decision((), study.tally.incumbent, told_headline(study.headline), leads=study.tally.leads)
     if study.the_terms.several == "front":
         return _on_the_front(study, round)
     kept: list[int] = []
+    looking: list[int] = []
+    waiting = [number for number in study.provisional if number not in round.trials]
     crowned, why = study.tally.incumbent, []
     for trial in (study.trials[slot] for slot in round.trials):
         holder = None if crowned is None else study.trials[crowned]
-        stays, said = _decision(study, trial, holder)
+        stand, said = _decision(study, trial, holder, _leader(study, round, waiting, holder))
         why.append(said)
-        if stays:
-            kept.append(trial.number)
-            crowned = trial.number if _takes_the_crown(study, trial, holder) else crowned
-    return Decision(tuple(kept), crowned, "; ".join(why))
+        if stand == "out":
+            continue
+        kept.append(trial.number)
+        if stand == "provisional":
+            looking, waiting = [*looking, trial.number], [*waiting, trial.number]
+        elif _takes_the_crown(study, trial, holder):
+            crowned = trial.number
+    ahead = [
+        n for n in waiting if crowned is None or _order(study.the_terms, _score(study, n), _score(study, crowned)) > 0
+    ]
+    overtaken = tuple(n for n in waiting if n not in ahead)
+    return Decision(tuple(kept), crowned, "; ".join(why), overtaken, tuple(looking), _first(study, ahead))
+
+
+def _leader(study: Study, round: Round, waiting: Sequence[int], holder: Trial | None) -> Trial | None:
+    """What a candidate has to look better than, where looks are enough for now; None where they are not."""
+    if study.the_terms.rule != "provisional" or round.role == "proof" or study.deterministic_at():
+        return None
+    first = _first(study, waiting)
+    return holder if first is None else study.trials[first]
+
+
+def _first(study: Study, numbers: Sequence[int]) -> int | None:
+    """The best of these trials by its score, the earlier one at a tie; None where there are none."""
+    first: int | None = None
+    for number in numbers:
+        if first is None or _order(study.the_terms, _score(study, number), _score(study, first)) > 0:
+            first = number
+    return first
 
 
 def _takes_the_crown(study: Study, trial: Trial, holder: Trial | None) -> bool:
@@ -197,27 +230,36 @@ def _takes_the_crown(study: Study, trial: Trial, holder: Trial | None) -> bool:
     return bool(broken(study.the_terms, holder.score)) or _order(study.the_terms, trial.score, holder.score) > 0
 
 
-def _decision(study: Study, trial: Trial, holder: Trial | None) -> tuple[bool, str]:
+Stand: TypeAlias = Literal["out", "provisional", "in"]
+
+
+def _decision(study: Study, trial: Trial, holder: Trial | None, leader: Trial | None) -> tuple[Stand, str]:
+    """Where a trial stands after a comparison with the holder of the crown; or with `leader`, if looks are enough."""
     if trial.score is None or (study.the_terms.same_host and _elsewhere(study, trial)):
-        return False, _left_out(study, trial)
+        return "out", _left_out(study, trial)
     if trial.role == "baseline":
-        return True, f"the baseline: {told(trial.score)}"
+        return "in", f"the baseline: {told(trial.score)}"
     if holder is None or holder.score is None:
-        return True, f"{trial.score.value:g} is the first value that could be measured"
+        return "in", f"{trial.score.value:g} is the first value that could be measured"
     terms = study.the_terms
     if said := broken(terms, trial.score):
-        return False, said
+        return "out", said
     if said := broken(terms, holder.score):
-        return True, f"it holds every bound, and trial {holder.number} does not: {said}"
+        return "in", f"it holds every bound, and trial {holder.number} does not: {said}"
     if trial.score.test is not None:
-        return trial.score.test.kept, told_test(trial.score.test)
-    order = _order(terms, trial.score, holder.score)
+        return "in" if trial.score.test.kept else "out", told_test(trial.score.test)
+    other = leader or holder
+    assert other.score is not None
+    order = _order(terms, trial.score, other.score)
     if order == 0:
-        new, _ = digits(trial.score.value, holder.score.value)
-        return False, f"{new} ties with trial {holder.number}: a tie is not progress"
-    if order > 0 and terms.rule != "strict" and not study.deterministic_at():
-        return False, _untested(terms, trial, holder)
-    return order > 0, _told_order(terms, trial.score, holder, order > 0)
+        new, _ = digits(trial.score.value, other.score.value)
+        return "out", f"{new} ties with trial {other.number}: a tie is not progress"
+    said = _told_order(terms, trial.score, other, order > 0)
+    if order < 0 or terms.rule == "strict" or study.deterministic_at():
+        return "in" if order > 0 else "out", said
+    if leader:
+        return "provisional", f"{said} in one run; not proven so far"
+    return "out", _untested(terms, trial, holder)
 
 
 def _untested(terms: Terms, trial: Trial, holder: Trial) -> str:

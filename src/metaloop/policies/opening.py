@@ -19,8 +19,8 @@ def opening(search: Propose) -> Propose:
                 return conclude([Proposal(view.directed or Params({}), by="person")])
             case "search":
                 return search(view)
-            case "closing":
-                return conclude([])  # it measures, and proposes nothing
+            case "proof" | "closing":
+                return conclude([])  # they measure, and propose nothing
 
     return propose
 

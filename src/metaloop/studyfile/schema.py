@@ -414,8 +414,10 @@ class PolicyKeys(Section):
 
 
 class EvaluationKeys(Section):
-    rule: Literal["proven", "strict"] = Field(
-        "proven", description="proven: better on fresh seeds, beside the incumbent; strict: better in one run"
+    rule: Literal["proven", "provisional", "strict"] = Field(
+        "proven",
+        description="proven: better on fresh seeds, beside the incumbent; provisional: what looks better leads, and "
+        "the leading few are put to that proof now and then; strict: better in one run",
     )
     alpha: Annotated[float, Field(gt=0, lt=0.5)] = Field(
         0.05, description="the chance that the whole study keeps anything false"
@@ -548,7 +550,6 @@ LATER: frozenset[str] = frozenset({
 LATER_VALUES: dict[str, tuple[str, ...]] = {
     "target.type": ("ray", "slurm", "http"),
     "policy.type": ("guided", "llm_diff", "hybrid", "patches", "agent", "tree", "learned"),
-    "evaluation.rule": ("provisional",),
 }
 
 
