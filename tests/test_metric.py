@@ -135,6 +135,20 @@ def test_a_flag_never_enters_a_score() -> None:
     assert "missing" in result.reason
 
 
+def test_scores_by_task_are_recorded_beside_the_metrics() -> None:
+    """`tasks` in a JSON object: each plain finite number under its task; they never pass for a metric."""
+    told = read(metrics='{"score": 0.5, "tasks": {"a": 1, "b": 0.25, "c": "x"}}')
+    assert isinstance(told, Ran)
+    assert told.metrics == {"score": 0.5}
+    assert told.tasks == {"a": 1.0, "b": 0.25}
+    assert "tasks: 1 of 3 were left out" in told.warnings[0]
+
+
+def test_a_task_is_no_metric() -> None:
+    """A metric that only stands among the tasks is missing."""
+    assert isinstance(read(metrics='{"tasks": {"score": 1}}'), Failed)
+
+
 def test_two_different_values_are_a_warning() -> None:
     result = read("score=1\nscore=2\nscore=2\n")
     assert isinstance(result, Ran)

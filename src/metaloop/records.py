@@ -38,6 +38,7 @@ class Row(msgspec.Struct, frozen=True):
     decision: Literal["keep", "discard", ""]
     params: dict[str, Scalar]
     metrics: dict[str, float]
+    tasks: dict[str, float] = {}
     value: float | None = None
     runs: int = 0
     sd: float | None = None
@@ -79,6 +80,7 @@ def row(study: Study, trial: Trial) -> Row:
         decision="" if trial.decided_at is None else "keep" if trial.kept else "discard",
         params=trial.change.values,
         metrics=first.metrics if isinstance(first, Ran) else {},
+        tasks=(first.tasks or {}) if isinstance(first, Ran) else {},
         value=trial.score.value if trial.score else None,
         runs=trial.score.runs if trial.score else 0,
         sd=trial.score.sd if trial.score else None,

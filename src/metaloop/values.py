@@ -230,11 +230,15 @@ def digest(data: bytes) -> str:
 
 
 class Ran(Value, frozen=True, tag="ran"):
-    """The run ended well: every finite metric it reported, by name, and its seconds of wall clock."""
+    """The run ended well: every finite metric it reported, by name, and its seconds of wall clock.
+
+    `tasks`: its score in each of several tasks, by task; None where it told of none. They decide nothing.
+    """
 
     metrics: dict[str, float]
     seconds: float = 0.0
     warnings: tuple[str, ...] = ()
+    tasks: dict[str, float] | None = None
 
 
 class Failed(Value, frozen=True, tag="failed"):

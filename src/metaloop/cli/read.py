@@ -315,6 +315,8 @@ def _trial_lines(opened: Opened, trial: Trial) -> Iterator[str]:
         yield f"  run {run['run']}     {run['told']}"
     for name, value in r.metrics.items():
         yield f"  metric    {name} = {value!r}"
+    for name, value in r.tasks.items():
+        yield f"  task      {name} = {value!r}"
     for name, path in _files(opened, r.trial).items():
         yield f"  file      {path}"
         if name.endswith((".out", ".err")):

@@ -1,5 +1,7 @@
 """From what a process left behind to a result: metrics by exact name, strict numbers.
 
+Scores by task may stand beside the metrics in a JSON object, as `"tasks": {"ID": number}`.
+
 Where a number may stand, best first: the evaluator's own output if there is an `eval_cmd`, and only there; the metrics
 file (one JSON object); lines of stdout that are exactly `name=number`, `name: number` or `METRIC name=number`, or a
 last line that is one JSON object. The last value of a name wins; two different ones are a warning. stderr is never
@@ -18,6 +20,9 @@ from metaloop.values import Failed, FailureKind, Objective, Ran, number
 
 TAIL = 2000
 """Characters of stderr that a failure keeps."""
+
+TASKS = 1000
+"""Tasks that a result keeps scores of."""
 
 _LINE = re.compile(r"(?:METRIC[ \t]+)?([^\s=:]{1,200})[ \t]*[=:][ \t]*(\S{1,100})[ \t]*")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", re.ASCII)
@@ -52,7 +57,7 @@ def reader(terms: Terms) -> Callable[[Outcome], Ran | Failed]:
             if last.lost:
                 kind, problem = "limit", f"the disk was full: {last.lost} bytes of output were lost; {problem}"
             return Failed(cast(FailureKind, kind), problem, seconds, last.stderr[-TAIL:])
-        return Ran(found.numbers, seconds, tuple(found.warnings))
+        return Ran(found.numbers, seconds, tuple(found.warnings), found.tasks or None)
 
     return read
 
@@ -101,6 +106,7 @@ class _Found:
         self.numbers: dict[str, float] = {}
         self.bad: dict[str, object] = {}
         self.warnings: list[str] = []
+        self.tasks: dict[str, float] = {}
         self.invalid = ""
 
     def text(self, text: str) -> None:
@@ -136,9 +142,19 @@ class _Found:
                 self.invalid = "it reported itself invalid"
             elif name == "error" and isinstance(value, str) and value:
                 self.invalid = f"it reported an error: {value[:300]}"
+            elif name == "tasks" and isinstance(value, dict):
+                self._tasks(value)
             elif len(name) <= 200 and not isinstance(value, dict | list):
                 self._put(name, value)
         return True
+
+    def _tasks(self, scores: dict[str, object]) -> None:
+        """The last object of this name wins, as a whole."""
+        told = {name: plain(score) for name, score in scores.items() if len(name) <= 200}
+        self.tasks = {name: score for name, score in list(told.items())[:TASKS] if score is not None}
+        if len(self.tasks) < len(scores):
+            left = f"{len(scores) - len(self.tasks)} of {len(scores)}"
+            self._warn(f"tasks: {left} were left out: no plain finite number, a name too long, or more than {TASKS}")
 
     def _put(self, name: str, value: object) -> None:
         new = plain(value)
