@@ -33,14 +33,14 @@ def called(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, st
 @pytest.mark.parametrize("verb", ["run", "check"])
 @pytest.mark.parametrize("path", BAD, ids=lambda path: path.stem)
 def test_a_bad_file_gets_a_line_a_fault_and_nothing_is_created(inside: Path, capsys, path: Path, verb: str) -> None:
-    """File, line, key and what to do; exit code 2; in under a second."""
+    """File, line, key and what to do; exit code 2; in under a second of work."""
     (inside / path.name).write_bytes(path.read_bytes())
     for name in ("00_good.yaml", "train.py"):
         (inside / name).write_text("")
     before = sorted(inside.rglob("*"))
-    began = time.monotonic()
+    began = time.process_time()
     code, out, err = called(capsys, verb, path.name)
-    assert time.monotonic() - began < 2
+    assert time.process_time() - began < 2
     assert (code, out) == (2, "")
     assert err
     for line in err.splitlines():
@@ -180,6 +180,47 @@ def test_a_bar_and_colours_on_a_terminal(tmp_path: Path) -> None:
     assert b"of 3" in out
     assert b"\x1b[1;32m" in out
     assert w("audit").code == 0
+
+
+NOISY = (
+    "import random\nx = P.get('x', 0.0)\n"
+    "print(f'score={x + random.Random(os.environ[\"METALOOP_SEED\"] + str(x)).gauss(0, 0.05)!r}')\n"
+)
+
+
+def test_what_only_looks_better_is_marked_until_it_is_proven(tmp_path: Path) -> None:
+    """`rule: provisional`: a line when it leads, another when it is put to the proof, and the table follows."""
+    shop = Workshop(tmp_path, NOISY, {
+        "policy": {"type": "random", "params": {"x": {"low": 0.0, "high": 1.0}}},
+        "evaluation": {"rule": "provisional", "baseline_repeats": 3},
+        "controller": {"max_iterations": 4},
+        "telemetry": {"ledger_path": "results.tsv"},
+    })  # fmt: skip
+    done = shop.run()
+    assert done.code == 0, done.err
+    lines = [line.split()[:2] for line in done.err.splitlines() if re.match(r" +\d+  \w", line)]
+    leads = [number for number, verdict in lines if verdict == "provisional"]
+    crowned = [number for number, verdict in lines if verdict == "crowned"]
+    assert leads
+    assert set(crowned) <= set(leads)  # told twice: when it led, and when it was proven
+    assert crowned
+    table = {row.split("\t")[0]: row.split("\t")[3] for row in (tmp_path / "results.tsv").read_text().splitlines()[1:]}
+    assert table == {str(row["trial"]): row["decision"] for row in shop.rows()}
+    best = json.loads((shop.study / "versions" / f"v{int(crowned[-1]):04}" / "version.json").read_text())
+    assert best["verdict"] == "crowned"
+    assert "proven better" in shop("show", crowned[-1]).out
+    assert shop("audit").code == 0
+
+
+def test_a_verdict_that_the_line_does_not_show_is_explained_in_it(tmp_path: Path) -> None:
+    """A candidate that looks better, and crashes when it is run again, says so where it is told."""
+    shop = Workshop(tmp_path, NOISY + (
+        "again = f'seen-{os.environ[\"METALOOP_TRIAL\"]}'\n"
+        "if x and os.path.exists(again):\n    sys.exit('worn out')\nopen(again, 'w')\n"
+    ), {"evaluation": {"rule": "proven", "baseline_repeats": 3}, "controller": {"max_iterations": 1}})  # fmt: skip
+    line = next(line for line in shop.run().err.splitlines() if re.match(r" +1  ", line))
+    assert "unproven" in line
+    assert "could not be proven: train ended with exit code 1: worn out" in line
 
 
 def test_watch_tells_each_trial_and_ends_with_the_study(tmp_path: Path) -> None:

@@ -73,9 +73,17 @@ def trial_line(study: Study, trial: Trial) -> str:
     r = row(study, trial)
     plain = "its own command" if study.the_terms.baseline.kind == "cmd" else "as the script is"
     changes = " ".join(r.changed) or (plain if r.role == "baseline" and not r.params else "no change")
-    what = clean(r.reason) if r.value is None and r.reason else changes if r.comparable else f"{trial.why}; {changes}"
+    what = clean(r.reason) if r.value is None and r.reason else f"{trial.why}; {changes}" if _odd(trial, r) else changes
     name = "baseline" if r.role == "baseline" and r.value is not None else outcome(trial)
     return f"{r.trial:>4}  {name:<11}  {_value(study, r):<9}  {against(r):<18}  {r.seconds:>6.1f} s  {what}"
+
+
+def _odd(trial: Trial, r: Row) -> bool:
+    """Whether the verdict does not follow from what the line shows: then the line says why."""
+    if not r.comparable:
+        return True
+    test = trial.score.test if trial.score else None
+    return bool(test.problem) if test else trial.verdict == "discarded" and r.gain is not None and r.gain > 0
 
 
 def outcome(trial: Trial) -> str:
