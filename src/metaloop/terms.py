@@ -61,6 +61,24 @@ class Limits(Value, frozen=True):
     files: int | None = 1024
 
 
+class ModelSpec(Value, frozen=True):
+    """Who plays a role, and how it is asked. What is None or empty is not sent: then the provider's own default holds.
+
+    `key_env` names the variable that holds the key. `deadline_s`: seconds in all, over every retry. `usd_in`, `usd_out`:
+    price of a million tokens; None where it is not known.
+    """
+
+    model: str
+    provider: Literal["openai", "anthropic"] = "openai"
+    base_url: str = ""
+    key_env: str = ""
+    temperature: float | None = None
+    max_tokens: int | None = None
+    deadline_s: float = 300.0
+    usd_in: float | None = None
+    usd_out: float | None = None
+
+
 class Bounds(Value, frozen=True):
     """Budgets and guards of the whole study, absolute: a resumed study with the same bounds has nothing left to do.
 
