@@ -10,11 +10,13 @@ import msgspec
 
 from metaloop.conduct import think
 from metaloop.events import (
+    Abandoned,
     Alerted,
     Asked,
     Condemned,
     Confirmed,
     Decided,
+    Degraded,
     Directed,
     Entry,
     Event,
@@ -87,7 +89,7 @@ def _check(study: Study, entry: Entry, thought: Thought, due: list[Event]) -> st
             return "" if expected in opening else f"round {event.round} was not due; due: {opening}"
         case Proposed() | Refused():
             return _think(study, event, event.round, "propose", thought, due)
-        case Asked():
+        case Asked() | Abandoned():
             return _think(study, event, event.round, event.stage, thought, due)
         case RunsAsked() | Measured() | Confirmed():
             return _think(study, event, event.round, "measure", thought, due)
@@ -117,7 +119,7 @@ def _check(study: Study, entry: Entry, thought: Thought, due: list[Event]) -> st
         case Condemned():
             said = thought.watch.doomed(study, study.trials[event.trial]) if thought.watch else ""
             return "" if said == event.why else f"condemned for {event.why!r}, and what follows is {said!r}"
-        case Resumed() | Directed() | Alerted() | Faulted():
+        case Resumed() | Directed() | Alerted() | Degraded() | Faulted():
             return ""
 
 

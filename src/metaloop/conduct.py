@@ -4,11 +4,12 @@
 had asked, faults its round; the round then thinks again from the start.
 """
 
-import asyncio
 from collections.abc import Iterator, Sequence
 from typing import cast
 
+from metaloop.costs import spec, unaffordable, worst
 from metaloop.events import (
+    Abandoned,
     Asked,
     Confirmed,
     Decided,
@@ -36,13 +37,16 @@ def think(study: Study, round: Round, stage: Stage, thought: Thought) -> tuple[E
         state = _drive(study, round, stage, thought)
     except Exception as error:  # a policy's own mistake must not end the night
         return (Faulted(round.number, stage, f"{type(error).__name__}: {error}"),)
+    if stage == "propose" and (failed := _failed(study, round)):
+        return (Abandoned(round.number, stage, "proposer_failed", failed),)
     match state:
         case Differs():
             return (Faulted(round.number, stage, state.reason),)
         case Waiting(missing=None):
-            return (_asked(round, stage, state),)
+            return (_asked(study, round, stage, state),)
         case Waiting():
-            return ()
+            why = unaffordable(study)
+            return (Abandoned(round.number, stage, "cost", why),) if why else ()
         case Concluded() if stage == "propose":
             return tuple(_proposals(study, round, cast(Sequence[Proposal], state.value)))
         case Concluded() if round.role == "closing":
@@ -51,17 +55,20 @@ def think(study: Study, round: Round, stage: Stage, thought: Thought) -> tuple[E
             return (Measured(round.number, cast(tuple[Score | None, ...], tuple(state.value))),)  # type: ignore[arg-type]
 
 
-async def ask(study: Study, round: Round, act: AskModel, thought: Thought, model: Model) -> tuple[Event, ...]:
-    """Puts the members of an ask that are not answered to the model, all at once."""
-    state = _drive(study, round, act.stage, thought)
+def _failed(study: Study, round: Round) -> str:
+    """What a provider said that will never answer, unless somebody else may stand in for it."""
+    answers = (answer for exchange in round.asked["propose"] for answer in exchange.answers)
+    fatal = (answer.problem for answer in answers if isinstance(answer, Reply) and answer.trouble == "fatal")
+    return "" if study.the_terms.fallback != "none" else next(fatal, "")
+
+
+async def ask(study: Study, act: AskModel, thought: Thought, model: Model) -> Replied:
+    """Puts one member of an ask to the model."""
+    state = _drive(study, study.open[act.round], act.stage, thought)
     assert isinstance(state, Waiting)
     assert not isinstance(state.ask, Runs)
-    wanted = [prompts(state.ask)[member] for member in act.missing]
-    replies: list[Reply] = await asyncio.gather(*(model.complete(prompt) for prompt in wanted))
-    return tuple(
-        Replied(round.number, act.stage, act.index, member, reply)
-        for member, reply in zip(act.missing, replies, strict=True)
-    )
+    reply = await model.complete(prompts(state.ask)[act.member])
+    return Replied(act.round, act.stage, act.index, act.member, reply)
 
 
 def _drive(study: Study, round: Round, stage: Stage, thought: Thought) -> Concluded | Waiting | Differs:
@@ -79,11 +86,16 @@ def measurements(study: Study, round: Round) -> tuple[Measurement, ...]:
     return tuple(Measurement(trial.number, trial.result) for trial in trials)
 
 
-def _asked(round: Round, stage: Stage, state: Waiting) -> Event:
+def _asked(study: Study, round: Round, stage: Stage, state: Waiting) -> Event:
     if isinstance(state.ask, Runs):
         runs = state.ask
         return RunsAsked(round.number, runs.trial, runs.runs, runs.against, runs.against_runs)
-    return Asked(round.number, stage, state.index, tuple(prompt.digest() for prompt in prompts(state.ask)))
+    wanted = prompts(state.ask)
+    cases = tuple(worst(prompt, spec(study.bounds, prompt.role)) for prompt in wanted)
+    if why := unaffordable(study, cases):
+        return Abandoned(round.number, stage, "cost", why)
+    digests, roles = tuple(prompt.digest() for prompt in wanted), tuple(prompt.role for prompt in wanted)
+    return Asked(round.number, stage, state.index, digests, roles, cases)
 
 
 # ---- proposals -------------------------------------------------------------------------------------------------------

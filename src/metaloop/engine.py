@@ -19,6 +19,7 @@ from metaloop.errors import UsageError
 from metaloop.events import (
     Condemned,
     Decided,
+    Degraded,
     Directed,
     Entry,
     Event,
@@ -197,6 +198,7 @@ class Engine:
             while True:
                 self._take_requests()
                 self._conclude()
+                self._hang_up()
                 if self.study.closed is not None and not self._tasks:
                     return self.study.closed
                 if self._until is None:
@@ -212,7 +214,24 @@ class Engine:
     def interrupt(self, grace_s: float = GRACE_S) -> None:
         """Nothing new is begun; what runs is given `grace_s` seconds, then ended, and runs again on resume."""
         self._until = min(self._until or float("inf"), self.world.now() + grace_s)
+        if self.study.degraded:
+            self._cancel_asks()
         self._bell.set()
+
+    def degraded(self, role: str, why: str) -> None:
+        """Records that nobody plays `role` for now, and why; with nothing to say, that somebody does again."""
+        self._facts.append(Degraded(role, why))
+        self._bell.set()
+
+    def _hang_up(self) -> None:
+        """A study that is closed waits for no reply."""
+        if self.study.closed is not None:
+            self._cancel_asks()
+
+    def _cancel_asks(self) -> None:
+        for act, task in self._tasks.items():
+            if isinstance(act, AskModel):
+                task.cancel()
 
     # ---- thought, recorded
 
@@ -395,8 +414,9 @@ class Engine:
 
     async def _ask(self, act: AskModel) -> None:
         assert self.world.model is not None, "a policy asks, and no model was given"
-        replies = await ask(self.study, self.study.open[act.round], act, self.thought, self.world.model)
-        self._facts += replies  # type: ignore[arg-type]  # Replied, each of them
+        reply = await ask(self.study, act, self.thought, self.world.model)
+        if act.round in self.study.open:  # else it was given up meanwhile
+            self._facts.append(reply)
 
     # ---- waiting
 
@@ -424,9 +444,7 @@ class Engine:
             stop = StopRun(run.trial, run.run, "interrupted")
             if stop not in self._tasks and (run.trial, run.run) not in self._stops:
                 self._task(stop, self._stop(run.trial, run.run, Stopped("interrupt", "interrupted")))
-        for act, task in self._tasks.items():
-            if isinstance(act, AskModel):
-                task.cancel()
+        self._cancel_asks()
         self._until = float("inf")
         self._given_up = self.world.now() + LAST_S
 

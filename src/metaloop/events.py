@@ -27,6 +27,8 @@ Why: TypeAlias = Literal[
     "baseline_failed",
     "faulted",
     "directed",
+    "cost",
+    "proposer_failed",
 ]
 
 
@@ -44,6 +46,7 @@ class Resumed(Event, frozen=True, tag="Resumed"):
     """A controller took the lease: at the first start and at every later one.
 
     `mode` is `run`, or `one` for a controller that only carries out what was directed. `rung`: what isolates trials.
+    `texts`: what policies that ask put into their prompts, by name: the prompts themselves, the task, the source.
     """
 
     bounds: Bounds
@@ -52,6 +55,7 @@ class Resumed(Event, frozen=True, tag="Resumed"):
     rung: str
     config: str
     mode: Literal["run", "one"] = "run"
+    texts: dict[str, str] = {}
 
 
 class RoundOpened(Event, frozen=True, tag="RoundOpened"):
@@ -64,12 +68,35 @@ class RoundOpened(Event, frozen=True, tag="RoundOpened"):
 
 
 class Asked(Event, frozen=True, tag="Asked"):
-    """The intent to ask: digests of the prompts that the flow of `stage` yielded as its `index`-th ask."""
+    """The intent to ask: digests of the prompts that the flow of `stage` yielded as its `index`-th ask.
+
+    `roles`: who is asked, one a prompt. `worst`: what each may cost at most, which is set aside until it is answered.
+    """
 
     round: int
     stage: Stage
     index: int
     prompts: tuple[str, ...]
+    roles: tuple[str, ...] = ()
+    worst: tuple[Usage, ...] = ()
+
+
+class Abandoned(Event, frozen=True, tag="Abandoned"):
+    """The round cannot go on and is as if it had not been opened: an ask that it needs could go over the study's cap
+    (`cost`), or will never be answered (`proposer_failed`).
+    """
+
+    round: int
+    stage: Stage
+    reason: Literal["cost", "proposer_failed"]
+    why: str
+
+
+class Degraded(Event, frozen=True, tag="Degraded"):
+    """Whoever plays `role` cannot be reached, for this reason; empty: can be again."""
+
+    role: str
+    why: str
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -227,6 +254,8 @@ Fact: TypeAlias = (
     | Resumed
     | RoundOpened
     | Asked
+    | Abandoned
+    | Degraded
     | Replied
     | Proposed
     | Refused

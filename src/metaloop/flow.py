@@ -10,7 +10,7 @@ from typing import TypeAlias, TypeVar
 import msgspec
 
 from metaloop.events import Reply
-from metaloop.values import Result, canonical, digest
+from metaloop.values import Result, Usage, canonical, digest
 
 T = TypeVar("T")
 
@@ -84,10 +84,15 @@ class Differs(msgspec.Struct, frozen=True):
 
 
 class Exchange(msgspec.Struct):
-    """One ask of the past as the ledger knows it: digests of prompts, or the runs; and what was answered so far."""
+    """One ask of the past as the ledger knows it: digests of prompts, or the runs; and what was answered so far.
+
+    `roles` and `worst`: of prompts, who is asked and what each may cost at most.
+    """
 
     asked: tuple[str, ...] | Runs
     answers: list[Reply | Result | None]
+    roles: tuple[str, ...] = ()
+    worst: tuple[Usage, ...] = ()
 
     def missing(self) -> tuple[int, ...]:
         return tuple(i for i, answer in enumerate(self.answers) if answer is None)

@@ -5,17 +5,22 @@ Acts come in two kinds: those that only think (`OpenRound`, `Think`, `Settle`, `
 (`StartRun`, `StopRun`, `AskModel`, `WakeAt`).
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Literal, TypeAlias
 
 import msgspec
 
+from metaloop.costs import unaffordable
 from metaloop.events import Role, Stage
 from metaloop.flow import Runs
 from metaloop.forecast import doomed
 from metaloop.roles import Ending
 from metaloop.study import FAULTS, PREPARE, Round, Study, Tally
 from metaloop.values import Failed, Ran
+
+AHEAD = 8
+"""Open rounds at most, where asks are made ahead; more lanes than that have as many as there are lanes."""
 
 CHECKPOINT = 20
 """Search rounds from one checkpoint of a provisional search to the next."""
@@ -73,12 +78,12 @@ class StopRun(Act, frozen=True):
 
 
 class AskModel(Act, frozen=True):
-    """Put these members of a recorded ask to the model."""
+    """Put this member of a recorded ask to the model."""
 
     round: int
     stage: Stage
     index: int
-    missing: tuple[int, ...]
+    member: int
 
 
 class WakeAt(Act, frozen=True):
@@ -117,7 +122,7 @@ def plan(study: Study, now: float) -> tuple[Act, ...]:
 
 def next_round(study: Study) -> OpenRound | None:
     """The round that may begin now, if one may: lanes, window, budget and guards allow it."""
-    if study.paused or len(study.open) >= study.bounds.lanes:
+    if study.paused or len(study.open) >= study.bounds.lanes + ahead(study):
         return None
     number = study.rounds + 1
     if study.directives:
@@ -138,6 +143,17 @@ def next_round(study: Study) -> OpenRound | None:
     if study.the_terms.order == "strict":
         return OpenRound(number, "search", tally.place) if _all_proposed(study) else None
     return OpenRound(number, "search", study.place)
+
+
+def ahead(study: Study) -> int:
+    """Rounds beyond the lanes that may be open: asks that are under way while trials run, so that no lane waits.
+
+    As many as it takes where asks and runs go on as long as they did, and `AHEAD` in all at most; 0 where nobody asks.
+    """
+    if not study.asks or not study.ended:
+        return 0
+    ratio = (study.ask_seconds / study.asks) / max(study.run_seconds / study.ended, 1e-3)
+    return max(0, min(AHEAD, math.ceil(study.bounds.lanes * (1 + math.ceil(ratio)))) - study.bounds.lanes)
 
 
 def _known(study: Study) -> Tally | None:
@@ -196,7 +212,9 @@ def _advance(study: Study, round: Round) -> list[Act]:
     for stage in ("propose", "measure"):
         for index, exchange in enumerate(round.asked[stage]):
             if not isinstance(exchange.asked, Runs) and (missing := exchange.missing()):
-                return [AskModel(round.number, stage, index, missing)]
+                if unaffordable(study):  # a cap that was lowered, or asks that were lost: it is given up
+                    return [Think(round.number, stage)]
+                return [AskModel(round.number, stage, index, member) for member in missing]
     if not round.proposed:
         return [Think(round.number, "propose")]
     waiting = [(t, r) for t, r in round.waits if not study.run(t, r).settled]
@@ -260,6 +278,8 @@ def enough(study: Study, tally: Tally | None = None) -> Ending | None:
     bounds, tally = study.bounds, tally or study.tally
     if study.mode == "one" and not study.directives:
         return Ending("directed", "what was asked for is done")
+    if study.abandoned is not None:
+        return Ending(study.abandoned.reason, study.abandoned.why)
     if _needs_baseline(study) and _hopeless(study):
         return Ending("baseline_failed", "the baseline could not be measured")
     if tally.best is not None and (goal := study.objective.reached(tally.best)) is not None:

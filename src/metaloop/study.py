@@ -15,11 +15,13 @@ from typing import Literal, assert_never
 from msgspec.structs import replace
 
 from metaloop.events import (
+    Abandoned,
     Alerted,
     Asked,
     Condemned,
     Confirmed,
     Decided,
+    Degraded,
     Directed,
     Entry,
     Faulted,
@@ -53,6 +55,7 @@ from metaloop.values import (
     Result,
     Score,
     Stopped,
+    Usage,
     Value,
     squares,
 )
@@ -315,6 +318,16 @@ class Study:
         """Kept trials that no other dominates, where several objectives make a front."""
         self.keys: dict[str, int] = {}
         self.faults = 0
+        self.texts: dict[str, str] = {}
+        """What prompts are made of, as this session has it."""
+        self.costs: dict[str, Usage] = {}
+        """What was spent on asking, by role."""
+        self.asks, self.ask_seconds = 0, 0.0
+        self.ended, self.run_seconds = 0, 0.0
+        """How many asks were answered and runs ended, and how long they took together."""
+        self.degraded: dict[str, str] = {}
+        """Roles that nobody plays at the moment, and why."""
+        self.abandoned: Abandoned | None = None
         self.fallbacks = 0
         self.directives: list[Directed] = []
         self.requests: set[str] = set()
@@ -432,9 +445,20 @@ def evolve(study: Study, entry: Entry) -> None:
         case Resumed():
             _resume(study, event)
         case Asked():
-            study.open[event.round].asked[event.stage].append(Exchange(event.prompts, [None] * len(event.prompts)))
+            empty: list[Reply | Result | None] = [None] * len(event.prompts)
+            asked = Exchange(event.prompts, empty, event.roles, event.worst)
+            study.open[event.round].asked[event.stage].append(asked)
         case Replied():
-            study.open[event.round].asked[event.stage][event.index].answers[event.member] = event.reply
+            exchange = study.open[event.round].asked[event.stage][event.index]
+            exchange.answers[event.member] = event.reply
+            study.asks += 1
+            study.ask_seconds += event.reply.usage.seconds
+            _charge(study, exchange, event.member, event.reply.usage)
+        case Abandoned():
+            _abandon(study, event)
+        case Degraded():
+            study.degraded = {role: why for role, why in study.degraded.items() if role != event.role}
+            study.degraded.update({event.role: event.why} if event.why else {})
         case Confirmed():
             study.headline = event.headline
             study.open[event.round].scores = ()
@@ -457,11 +481,34 @@ def _resume(study: Study, event: Resumed) -> None:
     study.rung, study.config, study.version = event.rung, event.config, event.version
     study.sessions += 1
     study.stop, study.paused, study.faults = None, False, 0
+    study.texts, study.degraded, study.abandoned = event.texts or study.texts, {}, None
+    for round in study.open.values():
+        _lost(study, [exchange for asked in round.asked.values() for exchange in asked])
     if study.closed and study.closed.reason == "prepare_failed":
         study.prepare = Run(0, attempt=study.prepare.attempt)
     if study.closed and study.closed.reason == "baseline_failed":
         study.baselines = 0
     study.closed = None
+
+
+def _abandon(study: Study, event: Abandoned) -> None:
+    round = study.open.pop(event.round)
+    study.searched -= round.role == "search"
+    study.abandoned = event
+    if event.reason == "proposer_failed":
+        _lost(study, round.asked[event.stage])
+
+
+def _lost(study: Study, asked: Sequence[Exchange]) -> None:
+    """Asks that nobody will hear the answer of, or only when they are made again: they may have been paid for."""
+    for exchange in asked:
+        for member in exchange.missing() if exchange.worst else ():
+            _charge(study, exchange, member, exchange.worst[member])
+
+
+def _charge(study: Study, exchange: Exchange, member: int, usage: Usage) -> None:
+    role = exchange.roles[member] if exchange.roles else ""
+    study.costs[role] = study.costs.get(role, Usage()).plus(usage)
 
 
 def _propose(study: Study, event: Proposed | Refused, place: int) -> None:
@@ -503,6 +550,7 @@ def _finish(study: Study, event: Finished, place: int) -> None:
     run = study.run(event.trial, event.run)
     run.running, run.handle = False, ""
     run.last, run.exit = event.result, event.exit
+    study.ended, study.run_seconds = study.ended + 1, study.run_seconds + getattr(event.result, "seconds", 0.0)
     if isinstance(event.result, Failed) and event.result.kind == "lost":
         run.losses += 1
     if event.trial == PREPARE or not run.settled:

@@ -50,6 +50,7 @@ class Terms(Value, frozen=True):
     frozen: dict[str, str] = {}
     budget_mode: str = "fixed_wallclock"
     prune: Literal["none", "median", "halving", "forecast"] = "none"
+    fallback: Literal["none", "random", "tpe"] = "none"
 
 
 class Limits(Value, frozen=True):
@@ -96,6 +97,9 @@ class Bounds(Value, frozen=True):
     limits: Limits = Limits()
     forecast: bool = False
     min_gain: float | None = None
+    models: dict[str, ModelSpec] = {}
+    max_cost_usd: float | None = None
+    max_tokens: int | None = None
 
 
 class Host(Value, frozen=True):

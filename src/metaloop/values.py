@@ -345,3 +345,13 @@ class Usage(Value, frozen=True):
     tokens_in: int = 0
     tokens_out: int = 0
     usd: float | None = None
+
+    @property
+    def tokens(self) -> int:
+        return self.tokens_in + self.tokens_out
+
+    def plus(self, other: "Usage") -> "Usage":
+        """Both together; the money of those whose price is known."""
+        usd = None if self.usd is None and other.usd is None else (self.usd or 0.0) + (other.usd or 0.0)
+        tokens_in, tokens_out = self.tokens_in + other.tokens_in, self.tokens_out + other.tokens_out
+        return Usage(self.seconds + other.seconds, tokens_in, tokens_out, usd)

@@ -1,0 +1,70 @@
+"""What asking models costs, and whether the next ask may be made: the worst case is set aside before it is.
+
+Pure. A cap holds because nothing is asked that could go over it: spent, set aside and the new worst case together stay
+within it. An ask that was lost with its controller stays charged at its worst case.
+"""
+
+from collections.abc import Sequence
+
+from metaloop.flow import Prompt
+from metaloop.study import Study
+from metaloop.terms import Bounds, ModelSpec
+from metaloop.values import Usage, canonical
+
+FRAME = 16
+"""Tokens that a message takes beside its text, at most."""
+
+
+def spec(bounds: Bounds, role: str) -> ModelSpec | None:
+    """Who plays `role`: as configured, else who plays `default`; None where nobody does."""
+    return bounds.models.get(role) or bounds.models.get("default")
+
+
+def worst(prompt: Prompt, who: ModelSpec | None) -> Usage:
+    """The most that an ask may cost: no tokeniser makes more tokens of a text than it has bytes.
+
+    `usd` is None where the price is not known, `tokens_out` 0 where nothing bounds a reply.
+    """
+    size = sum(FRAME + len(message.text.encode()) for message in prompt.messages)
+    size += len(canonical(prompt.schema)) if prompt.schema is not None else 0
+    if who is None:
+        return Usage(0.0, size)
+    out = who.max_tokens or 0
+    priced = who.usd_in is not None and who.usd_out is not None
+    usd = (size * (who.usd_in or 0.0) + out * (who.usd_out or 0.0)) / 1e6 if priced else None
+    return Usage(0.0, size, out, usd)
+
+
+def spent(study: Study) -> Usage:
+    """By all roles together, asks that were lost included."""
+    return total(list(study.costs.values()))
+
+
+def total(usages: Sequence[Usage]) -> Usage:
+    """All of them together."""
+    whole = Usage()
+    for usage in usages:
+        whole = whole.plus(usage)
+    return whole
+
+
+def set_aside(study: Study) -> Usage:
+    """The worst case of every ask that is not answered yet."""
+    exchanges = (exchange for round in study.open.values() for asked in round.asked.values() for exchange in asked)
+    return total([e.worst[member] for e in exchanges if e.worst for member in e.missing()])
+
+
+def unaffordable(study: Study, more: Sequence[Usage] = ()) -> str:
+    """Why `more` may not be asked, or what is set aside not be asked again; empty where the caps hold."""
+    bounds = study.bounds
+    if bounds.max_cost_usd is None and bounds.max_tokens is None:
+        return ""
+    used = spent(study)
+    whole = total([used, set_aside(study), *more])
+    if bounds.max_cost_usd is not None and (whole.usd or 0.0) > bounds.max_cost_usd:
+        left = bounds.max_cost_usd - (used.usd or 0.0)
+        return f"the next ask may cost more than the ${left:.4g} that are left of ${bounds.max_cost_usd:g}"
+    if bounds.max_tokens is not None and whole.tokens > bounds.max_tokens:
+        left = bounds.max_tokens - used.tokens
+        return f"the next ask may take more than the {left} tokens that are left of {bounds.max_tokens}"
+    return ""
