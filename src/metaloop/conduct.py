@@ -33,12 +33,12 @@ from metaloop.values import Refused as Refusal
 
 def think(study: Study, round: Round, stage: Stage, thought: Thought) -> tuple[Event, ...]:
     """The facts that follow from what is known: a conclusion, the next ask, or a fault. Empty: it waits for answers."""
+    if failed := _failed(study, round):
+        return (Abandoned(round.number, stage, "proposer_failed", failed),)
     try:
         state = _drive(study, round, stage, thought)
     except Exception as error:  # a policy's own mistake must not end the night
         return (Faulted(round.number, stage, f"{type(error).__name__}: {error}"),)
-    if stage == "propose" and (failed := _failed(study, round)):
-        return (Abandoned(round.number, stage, "proposer_failed", failed),)
     match state:
         case Differs():
             return (Faulted(round.number, stage, state.reason),)

@@ -9,7 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, Literal
+
+from msgspec.structs import replace
 
 from metaloop import __version__
 from metaloop.adapters.frozen import FrozenFiles
@@ -27,9 +30,10 @@ from metaloop.policies.opening import opening
 from metaloop.policies.params import starting
 from metaloop.roles import Ledger, Propose, Thought, Watch
 from metaloop.study import Study, fold
-from metaloop.terms import Terms
+from metaloop.terms import ModelSpec, Terms
 
 if TYPE_CHECKING:
+    from metaloop.adapters.models import Models
     from metaloop.studyfile import StudyFile
 
 
@@ -56,10 +60,24 @@ def watching(terms: Terms) -> Watch | None:
 
 
 def search(terms: Terms) -> Propose:
-    """The policy by its name. Raises UsageError for one that is not here."""
+    """The policy of a study. Raises UsageError for one that is not here."""
+    if terms.policy == "learned":
+        from metaloop.policies.bandit import learned
+
+        return learned({name: named(name, terms) for name in terms.arms})
+    return named(terms.policy, terms)
+
+
+def named(policy: str, terms: Terms) -> Propose:
+    """The policy of this name."""
     from metaloop.policies import params
 
-    match terms.policy:
+    match policy:
+        case "llm" | "guided":
+            from metaloop.policies import asked
+
+            stand_in = None if terms.fallback == "none" else named(terms.fallback, terms)
+            return asked.llm(stand_in) if policy == "llm" else asked.guided(named("tpe", terms), "tpe", stand_in)
         case "static":
             return params.static()
         case "grid":
@@ -75,10 +93,8 @@ def search(terms: Terms) -> Propose:
                 "gp": sampled.gp,
                 "nsga2": sampled.nsga2,
             }
-            return samplers[terms.policy]()
-    raise UsageError(
-        f"policy {terms.policy!r} is not in this version; use random, grid, static, tpe, cmaes, gp or nsga2"
-    )
+            return samplers[policy]()
+    raise UsageError(f"policy {policy!r} is not in this version; `metaloop check --schema` lists those that are")
 
 
 # ---- the world -------------------------------------------------------------------------------------------------------
@@ -169,17 +185,20 @@ async def _run(
     from metaloop.adapters.local import LocalExecutor
 
     executor = LocalExecutor(file.folder / "lanes")
+    model, degraded = _model(study)
     world = World(
         ledger=ledger,
         executor=executor,
         where=where,
         nonce=partial(secrets.token_hex, 6),
         now=time.monotonic,
+        model=model,
         inbox=FileInbox(file.folder),
         frozen=FrozenFiles(Path(where.cwd), study.the_terms.frozen).changed,
         observers=tuple(observers),
     )
     engine = Engine(study, thought, world)
+    degraded.append(engine.degraded)
     came: list[signal.Signals] = []
 
     def interrupt(number: signal.Signals) -> None:
@@ -196,15 +215,74 @@ async def _run(
         closed = await engine.run()
     finally:
         await executor.close()
+        if model is not None:
+            await model.close()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
     return Outcome(study, closed, came[0] if came and closed is None else None, idle=False)
 
 
+def _model(study: Study) -> "tuple[Models | None, list[Callable[[str, str], None]]]":
+    """Who answers, where anybody is asked; and the ears that hear of an outage."""
+    ears: list[Callable[[str, str], None]] = []
+    if not study.bounds.models:
+        return None, ears
+    from metaloop.adapters.models import Models
+
+    def told(role: str, why: str) -> None:
+        for ear in ears:
+            ear(role, why)
+
+    wanted = {spec.key_env for spec in study.bounds.models.values()}
+    keys = {name: os.environ[name].strip() for name in wanted if os.environ.get(name, "").strip()}
+    patient = study.the_terms.fallback == "none"
+    return Models(study.bounds.models, keys, patient=patient, told=told, dice=Random(secrets.token_hex(8))), ears
+
+
 def resumed(file: "StudyFile", mode: Literal["run", "one"] = "run") -> Resumed:
-    """What a session records of itself."""
+    """What a session records of itself. Raises UsageError where a cap could not hold, for want of a price."""
     rung = f"limits on {', '.join(enforced())}; no sandbox"
-    return Resumed(file.bounds, this_host(), __version__, rung, file.config_hash, mode)
+    models = {role: _resolved(spec) for role, spec in file.bounds.models.items()}
+    bounds = replace(file.bounds, models=models)
+    for role, spec in models.items():
+        if bounds.max_cost_usd is not None and (spec.usd_in is None or spec.usd_out is None):
+            raise UsageError(
+                f"controller.max_cost_usd cannot hold: the price of {spec.model!r} is not known; add "
+                f"models.{role}.price: {{input: USD, output: USD}} for a million tokens, or cap controller.max_tokens"
+            )
+    return Resumed(bounds, this_host(), __version__, rung, file.config_hash, mode, texts(file) if models else {})
+
+
+def _resolved(spec: ModelSpec) -> ModelSpec:
+    """With the address and the price that hold here."""
+    url = spec.base_url or (os.environ.get("OPENAI_BASE_URL", "") if spec.provider == "openai" else "")
+    spec = replace(spec, base_url=url)
+    if spec.usd_in is not None or url:
+        return spec
+    from metaloop.adapters.models import prices
+
+    found = prices(spec)
+    return spec if found is None else replace(spec, usd_in=found[0], usd_out=found[1])
+
+
+TEXT_BYTES = 256 << 10
+"""Of a text that goes into prompts, at most; the prompts cut it further."""
+
+
+def texts(file: "StudyFile") -> dict[str, str]:
+    """What prompts are made of: our own, the task in the user's words, and the script that is run."""
+    told = {path.name.removesuffix(".md"): path.read_text(encoding="utf-8") for path in prompt_files()}
+    script = next((word for word in file.terms.train[1:] if word.endswith(".py")), None)
+    files = {"task": file.program, "source": file.workdir / script if script else None}
+    for name, path in files.items():
+        if path is not None and path.is_file():
+            told[name] = path.read_bytes()[:TEXT_BYTES].decode(errors="replace")
+    return told
+
+
+def prompt_files() -> list[Path]:
+    """The prompts, one a file."""
+    return sorted((Path(__file__).parent / "prompts").glob("*.md"))
 
 
 def unenforceable(file: "StudyFile") -> tuple[str, ...]:

@@ -48,6 +48,9 @@ LAST_S = 8.0
 LISTEN_S = 0.5
 """How often the progress of a running trial is looked at, where somebody listens."""
 
+MENDABLE = ("prepare_failed", "baseline_failed", "faulted", "proposer_failed")
+"""How a study may have ended that is tried anew by the same command: what was wrong lay outside of it."""
+
 POLL_S = 0.25
 """How often the inbox is looked into."""
 
@@ -149,10 +152,12 @@ def _short(value: object) -> str:
 def _finished(study: Study, resumed: Resumed) -> bool:
     """Whether a closed study has nothing to do in this session either: then not a byte is written."""
     closed = study.closed
-    if closed is None or resumed.mode == "one" or closed.reason in ("prepare_failed", "baseline_failed", "faulted"):
+    if closed is None or resumed.mode == "one" or closed.reason in MENDABLE:
         return False
+    caps = [(bounds.max_cost_usd, bounds.max_tokens) for bounds in (study.bounds, resumed.bounds)]
     again = copy(study)
     again.bounds, again.closed, again.stop, again.mode, again.faults = resumed.bounds, None, None, "run", 0
+    again.abandoned = study.abandoned if caps[0] == caps[1] else None
     acts = plan(again, study.at)
     return bool(acts) and isinstance(acts[0], Close)
 

@@ -6,6 +6,7 @@ MetaloopError
 │       └── Faults        2    all that is wrong with a study file, one line each
 ├── BaselineError         3    baseline or preflight failed
 ├── NothingMeasured       4    no trial could be measured, or the proposer failed
+├── ProposerError        4    a model gave nothing that could be tried, and nobody may stand in for it
 ├── BudgetError           5    the budget cannot pay for the baseline and one trial
 ├── LedgerError           6    the ledger could not be written, or is not one
 │   └── Damaged           6    the ledger is not what was written: never repaired in silence, never started afresh
@@ -55,6 +56,10 @@ class BaselineError(MetaloopError):
 
 
 class NothingMeasured(MetaloopError):
+    code = 4
+
+
+class ProposerError(MetaloopError):
     code = 4
 
 

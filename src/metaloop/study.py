@@ -7,7 +7,7 @@ and trials carry the places of their facts, so that "the study as of place 112" 
 import math
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Literal, assert_never
@@ -340,6 +340,8 @@ class Study:
         """The newest settled trials that reported on their way: what others are compared with."""
         """Undecided trials that somebody wants ended."""
         self.hints: list[Directed] = []
+        self.hinted: list[int] = []
+        """The place of each."""
         self.closed: StudyClosed | None = None
         self.alerts: list[str] = []
 
@@ -684,6 +686,7 @@ def _direct(study: Study, event: Directed) -> None:
                 study.kills[event.trial] = event
         case "hint":
             study.hints.append(event)
+            study.hinted.append(study.place)
 
 
 # ---- what a round may see --------------------------------------------------------------------------------------------
@@ -733,6 +736,16 @@ class View:
         """The trial that had this very change, if one was proposed before this round (baselines do not count)."""
         number = self._study.keys.get(change.key())
         return number if number is not None and self._earlier(self._study.trials[number]) else None
+
+    @property
+    def texts(self) -> Mapping[str, str]:
+        """What prompts are made of, by name."""
+        return self._study.texts
+
+    @property
+    def hints(self) -> Sequence[Directed]:
+        """What people left for whoever proposes, before this round opened."""
+        return self._study.hints[: bisect_left(self._study.hinted, self._round.opened_at)]
 
     @property
     def index(self) -> int:

@@ -51,6 +51,12 @@ class Terms(Value, frozen=True):
     budget_mode: str = "fixed_wallclock"
     prune: Literal["none", "median", "halving", "forecast"] = "none"
     fallback: Literal["none", "random", "tpe"] = "none"
+    arms: tuple[str, ...] = ()
+
+    @property
+    def asks(self) -> bool:
+        """Whether whoever proposes asks a model."""
+        return not {self.policy, *self.arms}.isdisjoint(("llm", "guided"))
 
 
 class Limits(Value, frozen=True):

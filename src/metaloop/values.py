@@ -233,12 +233,14 @@ class Ran(Value, frozen=True, tag="ran"):
     """The run ended well: every finite metric it reported, by name, and its seconds of wall clock.
 
     `tasks`: its score in each of several tasks, by task; None where it told of none. They decide nothing.
+    `tail`: the end of what it printed, where whoever proposes is shown that.
     """
 
     metrics: dict[str, float]
     seconds: float = 0.0
     warnings: tuple[str, ...] = ()
     tasks: dict[str, float] | None = None
+    tail: str = ""
 
 
 class Failed(Value, frozen=True, tag="failed"):

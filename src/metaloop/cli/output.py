@@ -15,6 +15,7 @@ from typing import TextIO
 from metaloop.evaluators.judge import digits, told, told_headline
 from metaloop.records import Row, noise_width, row, short, status
 from metaloop.study import Study, Trial
+from metaloop.values import Usage
 
 _BIDI = {chr(code): None for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C)}
 _CONTROLS = {chr(code): None for code in (*range(0x20), *range(0x7F, 0xA0)) if code not in (0x09, 0x0A)}
@@ -128,6 +129,7 @@ def card(study: Study, folder: Path, again: str) -> list[str]:
     lines.append(("kept in", f"{place}/ (ledger.sqlite, trials/, versions/)"))
     if study.provisional:
         lines.append(("mind", f"not proven, and not reported as best: {waiting(study)}"))
+    lines += [("asked", line) for line in asked(study)]
     if study.fallbacks:
         lines.append(("mind", f"proposals by a stand-in: {study.fallbacks}; see metaloop status {place}"))
     lines += [("next", line) for line in _next(study, place, again)]
@@ -198,6 +200,17 @@ def waiting(study: Study) -> str:
     return f"{others}{noun} {', '.join(map(str, last))} {verb} better"
 
 
+def asked(study: Study) -> list[str]:
+    """What was spent on asking models, a line a role; what is not known of a price is said."""
+    return [f"{role}: {told_usage(usage)}" for role, usage in sorted(study.costs.items())]
+
+
+def told_usage(usage: Usage) -> str:
+    """Tokens and money."""
+    money = "price not known" if usage.usd is None else f"${usage.usd:.4f}"
+    return f"{usage.tokens_in} tokens in, {usage.tokens_out} out, {money}"
+
+
 def _spent(study: Study) -> str:
     return f"{study.at:.0f} s of wall clock"
 
@@ -232,6 +245,10 @@ def _go_on(study: Study, again: str) -> list[tuple[str, str]]:
             return [(f"{again} --max-iterations {2 * study.bounds.max_iterations}", "go on")]
         case "wall_clock":
             return [(f"{again} --max-wall-time-s {2 * study.bounds.max_wall_time_s:g}", "go on")]
+        case "cost" if study.bounds.max_cost_usd is not None:
+            return [(f"{again} --max-cost-usd {2 * study.bounds.max_cost_usd:g}", "go on")]
+        case "proposer_failed":
+            return [(again, "go on, once it answers again")]
         case "no_improvement":
             return [(f"{again} --no-improve-limit {2 * study.bounds.no_improve_limit}", "go on")]
         case _:

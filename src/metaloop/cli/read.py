@@ -16,6 +16,7 @@ from metaloop.adapters.ledger import controller, integrity, read_ledger
 from metaloop.cli.find import Named, Opened, folder, read
 from metaloop.cli.output import (
     COLOURS,
+    asked,
     card,
     clean,
     counted,
@@ -209,6 +210,10 @@ def _status_lines(opened: Opened, last: int) -> Iterator[str]:
         yield f"  {study.fallbacks} of {len(study.trials)} proposals came from a stand-in"
     if study.provisional:
         yield f"  not proven so far: {waiting(study)}"
+    for line in asked(study):
+        yield f"  {line}"
+    for role, why in study.degraded.items():
+        yield f"  {role}: degraded: {why}"
     for text in study.alerts[-3:]:
         yield f"  alert: {text}"
     for hint in study.hints[-3:]:
@@ -245,6 +250,8 @@ def _state(opened: Opened, last: int) -> dict[str, object]:
         "iterations": study.tally.settled,
         "best": None if study.incumbent is None else _row(row(study, study.incumbent)),
         "fallbacks": study.fallbacks,
+        "degraded": study.degraded,
+        "asked": {role: msgspec.to_builtins(usage) for role, usage in study.costs.items()},
         "alerts": study.alerts,
         "hints": [{"by": hint.by, "text": hint.text, "why": hint.why} for hint in study.hints],
         "wall_clock_s": study.at,

@@ -18,7 +18,7 @@ from metaloop.adapters.projections import Paths
 from metaloop.cli.output import COLOURS, card, clean, fitted, say, shown, tell, tell_json, trial_line
 from metaloop.config import Outcome, drive, surroundings, unenforceable
 from metaloop.errors import BaselineError, UsageError
-from metaloop.events import Decided, Directed, Entry, Finished, Proposed, Refused, Resumed, RoundOpened, Why
+from metaloop.events import Decided, Degraded, Directed, Entry, Finished, Proposed, Refused, Resumed, RoundOpened, Why
 from metaloop.preflight import wrong_sign
 from metaloop.records import row, totals
 from metaloop.study import PREPARE, Study
@@ -42,11 +42,12 @@ def run(
     param: Annotated[
         list[str] | None, Parameter(negative="", help="name=low..high[:log][:int][:step=S] or a,b,c")
     ] = None,
-    policy: Annotated[str | None, Parameter(help="random, tpe, cmaes, gp, nsga2, grid or static.")] = None,
+    policy: Annotated[str | None, Parameter(help="random, tpe, cmaes, gp, nsga2, grid, static, llm or guided.")] = None,
     seed: Annotated[int | None, Parameter(help="The seed of all dice.")] = None,
     name: Annotated[str | None, Parameter(help="The study's name.")] = None,
     max_iterations: Trials = None,
     max_wall_time_s: Seconds = None,
+    max_cost_usd: Annotated[float | None, Parameter(help="What asking models may cost in all.")] = None,
     no_improve_limit: Annotated[
         int | None, Parameter(help="Trials in a row without a better one that end it; 0: never.")
     ] = None,
@@ -66,6 +67,7 @@ def run(
             "policy.seed": seed,
             "controller.max_iterations": max_iterations,
             "controller.max_wall_time_s": max_wall_time_s,
+            "controller.max_cost_usd": max_cost_usd,
             "controller.no_improve_limit": no_improve_limit,
             "controller.parallel": parallel,
             "controller.order": order,
@@ -133,6 +135,8 @@ class Narrator:
                 case Finished(trial=trial, result=Ran(warnings=warnings)):
                     for warning in warnings:
                         self.say(f"      trial {trial}: {warning}", "yellow")
+                case Degraded(role, why):
+                    self.warn(f"{role}: nobody answers: {why}; trying on" if why else f"{role}: answers again")
                 case Decided(round):
                     for trial in self._open.pop(round, []):
                         told = study.trials[trial]
@@ -215,6 +219,7 @@ _RAISED: Mapping[Why, str] = {
     "wall_clock": "raise --max-wall-time-s (controller.max_wall_time_s) to go on",
     "no_improvement": "raise --no-improve-limit (controller.no_improve_limit; 0 switches it off) to go on",
     "failure_rate": "mend what fails and raise controller.failure_rate_limit to go on",
+    "cost": "raise controller.max_cost_usd or max_tokens to go on",
     "forecast": "set controller.forecast: false to go on",
 }
 
@@ -255,15 +260,19 @@ def paths(file: StudyFile) -> Paths:
 
 
 def exit_code(ended: Outcome, strict: bool = False) -> int:
-    """0 done, 1 no improvement (if asked for), 3 baseline or preparation failed, 4 nothing measured, 130, 143."""
+    """0 done, 1 no improvement (if asked for), 3 baseline or preparation failed, 4 nothing measured or nobody proposed,
+    5 no money for one trial, 130, 143.
+    """
     if ended.signal is not None:
         return 128 + ended.signal.value
     reason = ended.closed.reason if ended.closed else ""
     if reason in ("prepare_failed", "baseline_failed"):
         return 3
     study = ended.study
-    if reason == "faulted" or (study.tally.settled and not study.tally.measured):
+    if reason in ("faulted", "proposer_failed") or (study.tally.settled and not study.tally.measured):
         return 4
+    if reason == "cost" and not study.tally.settled:
+        return 5
     improved = study.incumbent is not None and study.incumbent.number != study.baseline
     return 1 if strict and not improved else 0
 
@@ -281,6 +290,7 @@ def summary(study: Study, folder: Path, code: int) -> dict[str, object]:
         "best": None if incumbent is None else msgspec.to_builtins(row(study, incumbent)),
         "baseline": None if baseline is None else msgspec.to_builtins(row(study, baseline)),
         "trials": msgspec.to_builtins(totals(study)),
+        "asked": {role: msgspec.to_builtins(usage) for role, usage in study.costs.items()},
         "wall_clock_s": study.at,
     }
 

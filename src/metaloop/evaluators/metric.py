@@ -21,6 +21,9 @@ from metaloop.values import Failed, FailureKind, Objective, Ran, number
 TAIL = 2000
 """Characters of stderr that a failure keeps."""
 
+SHOWN = 400
+"""Characters of stdout that a result keeps, where a model is shown them."""
+
 TASKS = 1000
 """Tasks that a result keeps scores of."""
 
@@ -57,7 +60,8 @@ def reader(terms: Terms) -> Callable[[Outcome], Ran | Failed]:
             if last.lost:
                 kind, problem = "limit", f"the disk was full: {last.lost} bytes of output were lost; {problem}"
             return Failed(cast(FailureKind, kind), problem, seconds, last.stderr[-TAIL:])
-        return Ran(found.numbers, seconds, tuple(found.warnings), found.tasks or None)
+        tail = last.stdout[-SHOWN:] if terms.asks else ""
+        return Ran(found.numbers, seconds, tuple(found.warnings), found.tasks or None, tail)
 
     return read
 

@@ -20,10 +20,10 @@ from pydantic import ValidationError
 
 from metaloop.errors import ConfigError, Faults
 from metaloop.studyfile import schema, yaml12
-from metaloop.studyfile.crosschecks import Checks
+from metaloop.studyfile.crosschecks import Checks, asks
 from metaloop.studyfile.schema import Document, Fault, RangeKeys, dotted, found
 from metaloop.studyfile.yaml12 import Node, Place, Unreadable
-from metaloop.terms import Baseline, Bounds, Limits, Terms
+from metaloop.terms import Baseline, Bounds, Limits, ModelSpec, Terms
 from metaloop.values import Constraint, Domain, Objective, Scalar, Space, Value, accept, canonical, digest, number
 
 MOST_BYTES = 1 << 20
@@ -513,6 +513,8 @@ def _terms(document: Document, checks: Checks) -> Terms:
         frozen=checks.frozen,
         budget_mode=comparability.budget_mode,
         prune=document.controller.prune,
+        fallback=policy.fallback,
+        arms=tuple(policy.arms) if policy.type == "learned" else (),
     )
 
 
@@ -551,6 +553,39 @@ def _bounds(document: Document) -> Bounds:
         timeout_s=target.timeout_s,
         prepare_timeout_s=target.prepare_timeout_s,
         limits=Limits(limits.memory, limits.processes, limits.output, limits.files),
+        models=_models(document),
+        max_cost_usd=controller.max_cost_usd,
+        max_tokens=controller.max_tokens,
+    )
+
+
+KEYS_OF = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
+"""The variable that holds a provider's key, unless the file says otherwise."""
+
+
+def _models(document: Document) -> dict[str, ModelSpec]:
+    """Who plays which role, where anybody is asked at all."""
+    policy = document.policy
+    if not asks(policy):
+        return {}
+    told: dict[str, ModelSpec] = {role: _model(keys) for role, keys in document.models.items()}
+    if policy.llm_model is None:
+        return told
+    url, key = str(policy.llm_api_url or ""), policy.llm_api_key_env
+    return {**told, "proposer": ModelSpec(policy.llm_model, "openai", url, key, deadline_s=policy.llm_timeout_s)}
+
+
+def _model(keys: schema.ModelKeys) -> ModelSpec:
+    return ModelSpec(
+        keys.model,
+        keys.provider,
+        str(keys.base_url or ""),
+        keys.api_key_env or KEYS_OF[keys.provider],
+        keys.temperature,
+        keys.max_tokens,
+        keys.deadline_s,
+        keys.price.input if keys.price else None,
+        keys.price.output if keys.price else None,
     )
 
 
@@ -585,15 +620,34 @@ def _installed(library: str) -> bool:
 
 def _needs(document: Document) -> Iterator[Need]:
     target, policy = document.target, document.policy
-    libraries, extra = LIBRARIES.get(policy.type, ((), ""))
+    libraries, extra = LIBRARIES.get("tpe" if policy.type == "guided" else policy.type, ((), ""))
     if absent := [library for library in libraries if not _installed(library)]:
         yield Need(f"policy.type: {policy.type} needs {' and '.join(absent)}: pip install 'metaloop[{extra}]'")
-    if policy.type == "llm":
-        yield _key(policy.llm_api_key_env, "policy.llm_api_key_env")
-        yield Need("policy.type: llm is not run by this version: use random, or tpe, to search the same space")
+    yield from _model_needs(document)
     if target.type == "basilica":
         yield _key("BASILICA_API_TOKEN", "target.type: basilica")
         yield Need("target.type: basilica is not run by this version: use command to run on this machine")
+
+
+SDKS = {"openai": ("openai", "llm"), "anthropic": ("anthropic", "anthropic")}
+"""The module that speaks to a provider, and the extra that installs it."""
+
+
+def _model_needs(document: Document) -> Iterator[Need]:
+    """Keys, but for servers on this machine, which mostly want none; and the libraries that speak to providers."""
+    models = _models(document)
+    for role, model in models.items():
+        at = "policy.llm_api_key_env" if role == "proposer" and document.policy.llm_model else f"models.{role}"
+        if not _local(model.base_url):
+            yield _key(model.key_env, at)
+    for provider in sorted({model.provider for model in models.values()}):
+        library, extra = SDKS[provider]
+        if not _installed(library):
+            yield Need(f"models: {provider} needs {library}: pip install 'metaloop[{extra}]'")
+
+
+def _local(url: str) -> bool:
+    return bool(re.match(r"https?://(localhost|127\.|\[::1\])", url))
 
 
 def _key(variable: str, key: str) -> Need:
@@ -603,11 +657,11 @@ def _key(variable: str, key: str) -> Need:
 def _notes(document: Document) -> Iterator[str]:
     target, policy = document.target, document.policy
     given = policy.model_fields_set
-    if policy.type != "llm":
+    if not asks(policy):
         models = [key for key in schema.KEYS["policy"] if key.startswith("llm_") and key in given]
         yield from (f"policy.{key} changes nothing with policy.type: {policy.type}" for key in models)
     for key in ("mutable", "mutable_file", "program_file"):
-        if key in given and policy.type != "llm":
+        if key in given and not (asks(policy) and key == "program_file"):
             yield f"policy.{key} changes nothing with policy.type: {policy.type}, which changes parameters only"
     if target.basilica is not None and target.type != "basilica":
         yield f"target.basilica changes nothing with target.type: {target.type}"

@@ -14,9 +14,15 @@ from metaloop.studyfile.schema import Document, Fault, RangeKeys, dotted, found
 from metaloop.studyfile.yaml12 import Place
 from metaloop.values import Domain, Objective, Scalar, Space, accept
 
-NEEDS_SPACE = frozenset({"grid", "random", "tpe", "cmaes", "gp", "nsga2", "auto", "llm"})
+NEEDS_SPACE = frozenset({"grid", "random", "tpe", "cmaes", "gp", "nsga2", "auto", "llm", "guided", "learned"})
+ASKING = frozenset({"llm", "guided"})
 MOST_GRID = 1_000_000  # points a parameter, held in memory by whoever walks them
 FOLDERS = frozenset({"artifacts_dir", "versions_dir"})
+
+
+def asks(policy: schema.PolicyKeys) -> bool:
+    """Whether this policy asks a model."""
+    return policy.type in ASKING or (policy.type == "learned" and not ASKING.isdisjoint(policy.arms))
 
 
 class Checks:
@@ -184,12 +190,26 @@ class Checks:
                 self.tries[name] = held
 
     def _model(self) -> Iterator[Fault]:
-        policy = self.document.policy
-        if policy.type != "llm":
+        policy, models, controller = self.document.policy, self.document.models, self.document.controller
+        if policy.type == "learned" and len(set(policy.arms)) < 2 and self.sound("policy.arms"):
+            yield Fault(("policy", "arms"), "expected at least two with policy.type learned; add arms: [tpe, guided]")
+        if not asks(policy) or not self.sound("models", "policy.llm_model", "policy.llm_api_url"):
             return
-        for key, value in (("llm_api_url", policy.llm_api_url), ("llm_model", policy.llm_model)):
-            if value is None and self.sound(f"policy.{key}"):
-                yield Fault(("policy", key), "expected this key with policy.type llm, found nothing; add it")
+        if policy.llm_model is None and "proposer" not in models and "default" not in models:
+            message = f"expected who proposes with policy.type {policy.type}; add models: {{proposer: {{model: NAME}}}}"
+            yield Fault(("models",), message)
+        if policy.llm_model is not None and "proposer" in models:
+            yield Fault(("models", "proposer"), "expected this or policy.llm_model, found both; remove one")
+        capped = [key for key in ("max_cost_usd", "max_tokens") if getattr(controller, key) is not None]
+        for role, keys in models.items():
+            if capped and keys.max_tokens is None:
+                message = f"expected a bound on replies, for controller.{capped[0]} to hold; add max_tokens: 1000"
+                yield Fault(("models", role), message)
+        if capped and policy.llm_model is not None:
+            message = (
+                f"controller.{capped[0]} needs a bound on replies; write models: {{proposer: {{model, max_tokens}}}}"
+            )
+            yield Fault(("policy", "llm_model"), message)
 
     def _lanes(self) -> Iterator[Fault]:
         controller = self.document.controller

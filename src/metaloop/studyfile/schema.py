@@ -10,7 +10,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import (
     AfterValidator,
@@ -395,9 +395,45 @@ class TargetKeys(Section):
     basilica: BasilicaKeys | None = None
 
 
+Arm: TypeAlias = Literal["random", "tpe", "cmaes", "nsga2", "llm", "guided"]
+
+
+class PriceKeys(Section):
+    """USD for a million tokens."""
+
+    input: Annotated[float, Field(ge=0)]
+    output: Annotated[float, Field(ge=0)]
+
+
+class ModelKeys(Section):
+    """Who plays a role. What is not given is not sent."""
+
+    model: Text = Field(description="its name, as the provider has it")
+    provider: Literal["openai", "anthropic"] = Field("openai", description="openai: anything that speaks its protocol")
+    base_url: Url | None = Field(None, description="default: OPENAI_BASE_URL if that is set, else the provider's own")
+    api_key_env: Variable | None = Field(
+        None, description="the variable that holds the key; default: OPENAI_API_KEY or ANTHROPIC_API_KEY"
+    )
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    max_tokens: Count | None = Field(None, description="of a reply; needed where a cap on cost or tokens has to hold")
+    deadline_s: Seconds = Field(300.0, description="seconds for an answer, over all retries")
+    price: PriceKeys | None = Field(None, description="default: from a table of known models")
+
+
+Player: TypeAlias = Literal["default", "proposer", "critic", "author", "synthesizer", "judge", "director"]
+
+
 class PolicyKeys(Section):
-    type: Literal["static", "grid", "random", "tpe", "cmaes", "gp", "nsga2", "auto", "llm"] = Field(
-        "random", description="who proposes; auto is tpe where Optuna is installed, else random"
+    type: Literal["static", "grid", "random", "tpe", "cmaes", "gp", "nsga2", "auto", "llm", "guided", "learned"] = (
+        Field(
+            "random",
+            description="who proposes; auto is tpe where Optuna is installed, else random; llm: a model; guided: a "
+            "model that sees what tpe would do; learned: each of several, by what came of their trials",
+        )
+    )
+    arms: list[Arm] = Field([], description="with type learned: who may propose")
+    fallback: Literal["none", "random", "tpe"] = Field(
+        "none", description="who proposes where a model gave nothing that can be tried; none: nobody does"
     )
     params: Params = Field({}, description="the space: a list of choices, or a range, for each parameter")
     seed: Annotated[int, Field(ge=0, lt=1 << 63)] = Field(0, description="the same seed proposes the same")
@@ -473,6 +509,10 @@ class ControllerKeys(Section):
     window: Annotated[int, Field(ge=1, le=1024)] = Field(
         4, description="with order strict: the most lanes there can be"
     )
+    max_cost_usd: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="for all asks of the whole study; an ask that could go over it is not made"
+    )
+    max_tokens: Count | None = Field(None, description="the same in tokens, in and out")
     checkpoint_path: Text | None = Field(None, description="a summary for other programs, written after every round")
 
     def lanes(self) -> int:
@@ -513,6 +553,7 @@ class Document(Section):
     objectives: list[FurtherKeys] = Field([], description="further objectives, in their order, and constraints")
     target: TargetKeys
     policy: PolicyKeys = PolicyKeys.model_construct()
+    models: dict[Player, ModelKeys] = Field({}, description="who plays which role; default plays the rest")
     evaluation: EvaluationKeys = EvaluationKeys.model_construct()
     baseline: (
         Annotated[
@@ -538,18 +579,18 @@ def json_schema() -> dict[str, object]:
 # ---- keys that are known and come later: to add one, delete its row --------------------------------------------------
 
 LATER: frozenset[str] = frozenset({
-    *("models", "gates", "harness", "director", "tournament"),
+    *("gates", "harness", "director", "tournament"),
     *("target.sandbox", "target.private", "target.holdout_cmd", "target.resources", "target.price_per_hour"),
     *("target.warm", "target.url", "target.headers", "target.limits.disk"),
-    *("policy.required_calls", "policy.check_cmd", "policy.hybrid_param_explore_iters", "policy.fallback"),
+    *("policy.required_calls", "policy.check_cmd", "policy.hybrid_param_explore_iters"),
     *("policy.hybrid_stall_threshold", "policy.hybrid_diff_failure_limit", "policy.agent", "policy.patches"),
     *("evaluation.prefer_simpler",),
-    *("controller.max_cost_usd", "controller.max_tokens", "controller.max_gpu_hours"),
+    *("controller.max_gpu_hours",),
     *("telemetry.trackers", "telemetry.webhook", "telemetry.keep_artifacts"),
 })  # fmt: skip
 LATER_VALUES: dict[str, tuple[str, ...]] = {
     "target.type": ("ray", "slurm", "http"),
-    "policy.type": ("guided", "llm_diff", "hybrid", "patches", "agent", "tree", "learned"),
+    "policy.type": ("llm_diff", "hybrid", "patches", "agent", "tree"),
 }
 
 
@@ -561,6 +602,8 @@ NESTED: dict[str, type[BaseModel]] = {
     "target.limits": LimitKeys,
     "target.basilica": BasilicaKeys,
     "policy": PolicyKeys,
+    "models.ROLE": ModelKeys,
+    "models.ROLE.price": PriceKeys,
     "evaluation": EvaluationKeys,
     "baseline": BaselineKeys,
     "controller": ControllerKeys,
@@ -757,6 +800,7 @@ def _unknown_key(at: Place) -> str:
     section, key = dotted(tuple(parents)), str(last)
     if dotted(at) in LATER:
         return "this key is known, but not in this version; remove it"
+    section = re.sub(r"^models\.[^.]+", "models.ROLE", section)
     known = KEYS.get(section, RANGE_KEYS if section.startswith("policy.params.") else ())
     if homes := [name for name, keys in KEYS.items() if key in keys]:
         place = " or ".join(home if home else "the top level" for home in homes)

@@ -117,15 +117,16 @@ class TakingTurns(InProcessExecutor):
 
 
 class ScriptedModel:
-    """`roles.Model`: `script` answers a prompt. `asked` counts what was paid for, by digest."""
+    """`roles.Model`: `script` answers a prompt, with a text or a whole reply. `asked` counts what was paid for."""
 
-    def __init__(self, script: Callable[[Prompt], str], asked: dict[str, int] | None = None) -> None:
+    def __init__(self, script: Callable[[Prompt], str | Reply], asked: dict[str, int] | None = None) -> None:
         self._script, self.asked = script, {} if asked is None else asked
 
     async def complete(self, prompt: Prompt) -> Reply:
         await asyncio.sleep(0)
         self.asked[prompt.digest()] = self.asked.get(prompt.digest(), 0) + 1
-        return Reply(self._script(prompt), model="scripted")
+        said = self._script(prompt)
+        return said if isinstance(said, Reply) else Reply(said, model="scripted")
 
 
 HOST = Host("0123456789abcdef", "Test", "1", "none")
@@ -142,6 +143,7 @@ class Lab:
     model: Model | None = None
     entries: list[Entry] = field(default_factory=list)
     sessions: int = 0
+    texts: dict[str, str] = field(default_factory=dict)
 
     def session(self, crash: int | None = None) -> StudyClosed | None:
         """One controller, from start to end. Raises Crash where it was told to."""
@@ -162,7 +164,7 @@ class Lab:
     async def _session(self, crash: int | None) -> StudyClosed | None:
         self.sessions += 1
         ledger, executor = MemoryLedger(self.entries, crash), TakingTurns(self.machine)
-        resumed = Resumed(self.bounds, HOST, "test", "none", "", "run")
+        resumed = Resumed(self.bounds, HOST, "test", "none", "", "run", self.texts)
         study = open_study(ledger, Session(self.terms, resumed))
         where = Surroundings("/study", "/", {}, {})
         clock = count()
