@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from metaloop import cli
-from metaloop.cli.output import clean
+from metaloop.cli.output import clean, overwrite
 from workshop import METALOOP, Workshop
 
 HERE = Path(__file__).parent
@@ -126,12 +126,28 @@ def test_a_page_of_help_names_every_verb_and_costs_nothing(capsys) -> None:
     code, out, _ = called(capsys, "--help")
     assert code == 0
     assert all(f"  {verb} " in out for verb in cli.ALL)
+    assert loaded(Path(), "--help") & {*HEAVY, "cyclopts", "pydantic", "asyncio"} == set()
+
+
+def test_nothing_heavy_is_loaded_where_it_is_not_needed(tmp_path: Path) -> None:
+    """A study that draws at random needs no sampler; who reads a study needs no loop and no schema either."""
+    Workshop(tmp_path)
+    assert loaded(tmp_path, "run", "study.yaml") & HEAVY == set()
+    for verb in ("status", "best", "show", "export", "replay"):
+        assert loaded(tmp_path, verb, *["1"][: verb == "show"]) & {*HEAVY, "pydantic", "asyncio"} == set(), verb
+
+
+HEAVY = {"optuna", "numpy", "scipy", "sklearn", "ray", "rich", "http"}
+
+
+def loaded(folder: Path, *argv: str) -> set[str]:
+    """The modules that a command has loaded when it is done, without what is below them."""
     probe = (
-        "import sys; from metaloop.cli import invoke; invoke(['--help']); heavy = {'cyclopts', 'pydantic', 'asyncio'}\n"
-        "print(sorted(heavy & set(sys.modules)))"
+        "import sys; from metaloop.cli import invoke; assert invoke(sys.argv[1:]) == 0\n"
+        "print(*{name.partition('.')[0] for name in sys.modules})"
     )
-    loaded = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
-    assert loaded.stdout.endswith("[]\n")
+    done = subprocess.run([sys.executable, "-c", probe, *argv], cwd=folder, capture_output=True, text=True, check=True)
+    return set(done.stdout.splitlines()[-1].split())
 
 
 @pytest.mark.parametrize("verb", list(cli.ALL))
@@ -289,6 +305,35 @@ def test_a_progress_line_that_cannot_be_written_ends_no_study(tmp_path: Path) ->
     assert done.returncode == 0
     assert b"all 3 trials are done" in done.stdout
     assert w("audit").code == 0
+
+
+@pytest.mark.parametrize("lost", ["> /dev/full", "2>&-", ">&-", "> /dev/full 2>&1", "--json > /dev/full"])
+def test_the_exit_code_is_the_studys_whoever_cannot_be_told(tmp_path: Path, lost: str) -> None:
+    """Full or closed: the study runs to its end."""
+    w = Workshop(tmp_path)
+    line = f'"{METALOOP}" run study.yaml {lost}'
+    done = subprocess.run(["sh", "-c", line], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert ("could not be written to stdout: No space left" in done.stderr) == lost.endswith("> /dev/full")
+    assert w("audit").code == 0
+
+
+def test_a_bar_on_a_terminal_that_went_away_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gone:
+        def write(self, text: str) -> None:
+            raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(sys, "stderr", Gone())
+    overwrite("half way")
+
+
+def test_an_export_into_a_folder_that_is_not_there_says_what_to_type(tmp_path: Path) -> None:
+    w = Workshop(tmp_path)
+    assert w("run", "study.yaml").code == 0
+    done = w("export", "--out", "tables/of/mine.tsv")
+    assert done.code == 2
+    assert len(done.err.splitlines()) == 1
+    assert "mkdir -p tables/of" in done.err
 
 
 def test_too_few_open_files_are_said_before_anything_is_done(tmp_path: Path) -> None:

@@ -261,13 +261,13 @@ def test_the_loop_goes_on_while_a_job_floods_its_output(tmp_path, told):
 def test_only_the_word_opens_the_gate(word, status, tmp_path):
     """End of file, which is what a dead keeper leaves, is not the word; nor is anything else."""
     script = (
-        "import os, sys; sys.path.insert(0, sys.argv[1]); import keeper\n"
-        "gate, writer = os.pipe()\n"
+        "import os, socket, sys; sys.path.insert(0, sys.argv[1]); import keeper\n"
+        "gate, writer = (end.detach() for end in socket.socketpair())\n"
         "job = {'dir': '/tmp', 'cwd': '/', 'env': {}, 'limits': {}}\n"
         "step, parent = {'argv': ['/bin/sh', '-c', 'echo ran'], 'env': {}}, os.getpid()\n"
         "pid = os.fork()\n"
-        "if not pid: keeper.become(step, job, (gate, 1, 2), 'lane', parent)\n"
-        "os.write(writer, sys.argv[2].encode()); os.close(writer)\n"
+        "if not pid: keeper.become(step, job, (gate, 1, 2), 'lane', parent, keeper.Cgroup.found([]))\n"
+        "os.close(gate); assert os.read(writer, 1) == b'y'; os.write(writer, sys.argv[2].encode()); os.close(writer)\n"
         "sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))"
     )
     command = [sys.executable, "-c", script, str(local.KEEPER.parent), word.decode()]
@@ -313,6 +313,26 @@ def test_a_fork_bomb_ends(tmp_path, told):
         assert "processes" in record(made)["steps"][0]["enforced"]
 
     told(story)
+
+
+@pytest.mark.skipif(not enforces("pids.max"), reason="no control group for processes may be made here")
+def test_a_program_is_in_its_control_group_from_its_first_moment(tmp_path, told):
+    """It waits at its gate until it is, and nothing is said of limits that do not hold."""
+
+    async def story(executor):
+        made = job(tmp_path, ["cat", "/proc/self/cgroup"], limits=Limits(processes=8))
+        outcome = await run(executor, made)
+        assert "/metaloop-" in outcome.steps[0].stdout
+        assert "processes" in record(made)["steps"][0]["enforced"]
+
+    told(story)
+
+
+def test_a_group_that_does_not_take_a_program_limits_nothing():
+    group = keeper.Cgroup.found([])
+    assert group.enter()
+    group.dirs = ["/nonexistent/metaloop-x"]
+    assert not group.enter()
 
 
 @pytest.mark.skipif(not enforces("pids.max"), reason="no control group for processes may be made here")

@@ -29,6 +29,7 @@ METRICS_CAP = 64 << 10
 BUSY = 75  # the launcher's exit code when another keeper serves the lane
 PATIENCE_S = 10.0  # how long a keeper may take to answer at all
 HASTE_S = 3.0  # the same, when we are ending things
+SMALL = 64 << 10  # bytes of output that are read sooner than a thread would have begun to
 SUCCESSION_S = 1.0  # how long a controller that was just killed may still hold its lane
 
 
@@ -114,7 +115,8 @@ class LocalExecutor:
         if answer.error:
             raise ExecutorError(f"lane {handle.lane}: {answer.error}")
         if answer.state == "done" and answer.result is not None:
-            return await asyncio.to_thread(_outcome, answer.result)
+            kept = sum(stream.kept for step in answer.result.steps for stream in (step.out, step.err))
+            return _outcome(answer.result) if kept <= SMALL else await asyncio.to_thread(_outcome, answer.result)
         return Gone() if answer.state == "gone" else Running(blocked=answer.state == "blocked")
 
 

@@ -4,7 +4,6 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import NoReturn
 
@@ -66,7 +65,24 @@ def page() -> str:
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """The entry point. Ends the process with the exit code."""
-    sys.exit(invoke(list(sys.argv[1:] if argv is None else argv)))
+    _open_streams()
+    code = invoke(list(sys.argv[1:] if argv is None else argv))
+    try:
+        sys.stdout.flush()
+    except OSError:  # what could not be written has been said, and would be tried again at the very end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)
+
+
+def _open_streams() -> None:
+    """Where a stream was closed before we began, nobody listens: else a ledger would be opened in its place."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest that is free
+    sys.stdout = sys.stdout or os.fdopen(1, "w")
+    sys.stderr = sys.stderr or os.fdopen(2, "w")
 
 
 def invoke(argv: list[str]) -> int:
@@ -106,6 +122,8 @@ def _dispatch(argv: list[str]) -> int:
 
     verb = argv[0]
     if verb not in ALL:
+        from difflib import get_close_matches
+
         likely = get_close_matches(verb, ALL, n=1)
         hint = f"did you mean {likely[0]!r}? " if likely else ""
         return _failed(f"expected a verb or a study file, found {verb!r}; {hint}see `metaloop --help`", 2, argv)

@@ -42,6 +42,13 @@ def say(text: str = "", style: str = "") -> None:
         _print(sys.stderr, text, style)
 
 
+def overwrite(text: str) -> None:
+    """The last line of the terminal, anew. Nothing ends because it cannot be written."""
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"\r\x1b[2K{text}")
+        sys.stderr.flush()
+
+
 def tell(text: str = "", style: str = "") -> None:
     """A line on stdout: the answer."""
     _print(sys.stdout, text, style)

@@ -133,6 +133,8 @@ def export(
     """The trials, as tables for other tools."""
     from metaloop.exports import TABLES
 
+    if out is not None and not out.parent.is_dir():
+        raise UsageError(f"--out {out}: expected the folder {out.parent}, found none; type: mkdir -p {out.parent}")
     lines = [_canonical(folder(study))] if format == "canonical" else TABLES[format](read(study).study)
     if out is None:
         for line in lines:

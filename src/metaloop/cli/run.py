@@ -15,7 +15,7 @@ from cyclopts import Parameter
 
 from metaloop.adapters.inbox import request_id
 from metaloop.adapters.projections import Paths
-from metaloop.cli.output import COLOURS, card, clean, fitted, say, shown, tell, tell_json, trial_line
+from metaloop.cli.output import COLOURS, card, clean, fitted, overwrite, say, shown, tell, tell_json, trial_line
 from metaloop.config import Outcome, drive, surroundings, unenforceable
 from metaloop.errors import BaselineError, UsageError
 from metaloop.events import Decided, Degraded, Directed, Entry, Finished, Proposed, Refused, Resumed, RoundOpened, Why
@@ -169,12 +169,10 @@ class _Bar:
         best = f"best {study.tally.best:.6g}" if study.tally.best is not None else "measuring the baseline"
         text = f"  [{'#' * filled}{'.' * (width - filled)}] {done} of {whole}  {best}  {study.at:.0f} s"
         columns = shutil.get_terminal_size().columns
-        sys.stderr.write(f"\r\x1b[2K{text[: columns - 1]}")
-        sys.stderr.flush()
+        overwrite(text[: columns - 1])
 
     def clear(self) -> None:
-        sys.stderr.write("\r\x1b[2K")
-        sys.stderr.flush()
+        overwrite("")
 
 
 def _drive(
@@ -200,9 +198,18 @@ def _drive(
     code = exit_code(ended, strict_exit)
     if request is not None:
         return _told_one(ended, request, json)
+    try:
+        _answer(ended, file, code, json, again)
+    except OSError as error:  # the exit code is the study's, whoever could not be told
+        say(f"metaloop: the study's end could not be written to stdout: {error.strerror}", "red")
+    return code
+
+
+def _answer(ended: Outcome, file: StudyFile, code: int, json: bool, again: str) -> None:
+    """How it ended: a document for programs, a card for people."""
     if json:
         tell_json(summary(ended.study, file.folder, code))
-        return code
+        return
     if ended.idle:
         say(f"nothing to do: this study is over{_ended_by(ended.study)}")
     if ended.signal is not None:
@@ -211,7 +218,6 @@ def _drive(
         say()
     for line in card(ended.study, file.folder, again):
         tell(clean(line), "bold" if line.startswith("  best ") else "")
-    return code
 
 
 _RAISED: Mapping[Why, str] = {
