@@ -1,7 +1,7 @@
 """Whole studies with simulated trials, through the engine: what does a rule keep when there is nothing to find?
 
     python benchmarks/noise.py null 400          studies of 100 candidates that are all as good as the baseline
-    python benchmarks/noise.py power 400         one step of 1, 2, 3 noise widths as the 1st, 10th or 50th candidate
+    python benchmarks/noise.py power 400         one step of 0.5 to 3 noise widths as the 1st, 10th or 50th candidate
     python benchmarks/noise.py night 400         candidates that grow from what leads: 10 % are better by 0.5 to 3, 40 %
                                                  as good, 50 % worse by up to 3. How far does each rule come?
     python benchmarks/noise.py                   all of them, small
@@ -39,7 +39,8 @@ def run(kind: str, rule: str, rho: float, candidates: int, step: float, at: int,
         order = int(values.get("i", 0))
         common = draw(kind, Random(f"{seed}/common/{run_seed}"))
         own = draw(kind, Random(f"{seed}/{order}/{run_seed}"))
-        return f"score={(step if order == at else 0.0) + math.sqrt(rho) * common + math.sqrt(1 - rho) * own!r}"
+        noise = width(kind, order, seed) * (math.sqrt(rho) * common + math.sqrt(1 - rho) * own)
+        return f"score={(step if order == at else 0.0) + noise!r}"
 
     terms = Terms(
         "noise", Objective("score", "max"), ("train",), "grid", {"i": Range(1, candidates, step=1, whole=True)},
@@ -51,9 +52,20 @@ def run(kind: str, rule: str, rho: float, candidates: int, step: float, at: int,
     return fold(lab.entries)
 
 
+def width(kind: str, order: int, seed: int) -> float:
+    """A candidate's noise, the baseline's being 1. uneven: 0.3 to 3, drawn for each; late: 3, from the 51st on."""
+    match kind.split():
+        case [_, "uneven"] if order:
+            return math.exp(Random(f"{seed}/{order}/width").uniform(math.log(0.3), math.log(3)))
+        case [_, "late"] if order > 50:
+            return 3.0
+        case _:
+            return 1.0
+
+
 def draw(kind: str, dice: Random) -> float:
     """Noise of variance 1: normal, Student's t with 3 degrees of freedom, or skewed to the left."""
-    match kind:
+    match kind.split()[0]:
         case "t3":
             chi = sum(dice.gauss(0, 1) ** 2 for _ in range(3))
             return dice.gauss(0, 1) / math.sqrt(chi / 3) / math.sqrt(3)
@@ -125,6 +137,11 @@ NULLS = (
     ("proven", "normal", 0.5),
     ("proven", "t3", 0.0),
     ("proven", "skew-", 0.0),
+    ("proven", "normal", 0.95),
+    ("proven", "skew- uneven", 0.0),
+    ("proven", "skew- uneven", 0.95),
+    ("proven", "skew- late", 0.0),
+    ("proven", "skew- late", 0.95),
     ("provisional", "normal", 0.0),
     ("strict", "normal", 0.0),
 )
@@ -145,11 +162,11 @@ def nulls(pool: Executor, studies: int) -> None:
 
 
 def powers(pool: Executor, studies: int) -> None:
-    print("\n| rule, rho | candidate | kept at 1 sd, % | 2 sd | 3 sd | headline is off by |")
-    print("|---|---|---|---|---|---|")
-    for rho, at in product((0.0, 0.5), (1, 10, 50)):
+    print("\n| rule, rho | candidate | kept at 0.5 sd, % | 1 sd | 2 sd | 3 sd | headline is off by |")
+    print("|---|---|---|---|---|---|---|")
+    for rho, at in product((0.0, 0.5, 0.95), (1, 10, 50)):
         cells, off = [], []
-        for step in (1.0, 2.0, 3.0):
+        for step in (0.5, 1.0, 2.0, 3.0):
             found = list(pool.map(partial(power, "normal", "proven", rho, step, at), range(studies), chunksize=4))
             cells.append(wilson(sum(kept for kept, _ in found), studies))
             off += [miss for kept, miss in found if kept and miss is not None]

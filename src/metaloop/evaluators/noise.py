@@ -7,7 +7,7 @@ better) are tested.
 
 Promised: P(a study keeps anything false) <= alpha, for any number of candidates, decided by whatever the past showed.
 Proved: the spending of the level. Measured, not proved: the t test at few pairs (docs/evaluation.md has the tables).
-Not covered: a target whose seeds secretly repeat.
+Not covered: a target whose seeds secretly repeat; candidates of another spread whose noise is skewed.
 """
 
 import math
@@ -101,7 +101,11 @@ def moderated(rule: Rule, d: Sequence[float], before: Evidence) -> tuple[float, 
 
 
 def spread(d0: int, d: Sequence[float], before: Evidence) -> float:
-    """The variance of a difference: what was seen before, worth `d0` degrees of freedom, and what `d` shows."""
+    """The variance of a difference: what was seen before, worth `d0` degrees of freedom, and what `d` shows.
+
+    In a test the baseline's repeats stay part of it even where pairs vary far less: without them more is kept that is
+    false (docs/evaluation.md).
+    """
     prior = d0 * before.squares / before.df if d0 else 0.0
     return (prior + squares(d)) / (d0 + len(d) - 1)
 
