@@ -29,6 +29,9 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "replay": ("read:replay", "tell a study from its ledger, trial by trial"),
         "export": ("read:export", "the trials, as tables for other tools"),
     },
+    "Model": {
+        "model": ("model:model", "play the model yourself: a server that asks you by file"),
+    },
     "Keep": {
         "audit": ("read:audit", "derive every proposal, score and decision again"),
         "restore": ("tidy:restore", "put a damaged ledger right from its own copy"),

@@ -6,9 +6,11 @@ A suite is a class of pytest tests with one method to override; our own implemen
 | ---------- | --------------------------------------------------- | ----------------------------------------------- |
 | `Executor` | `ExecutorConformance`, `ProcessExecutorConformance` | `InProcessExecutor`, `TakingTurns`              |
 | `Propose`  | `PolicyConformance`                                 | `Bench` drives one by hand                      |
-| a study    | crashes and interleavings, in tests/test_engine.py  | `Lab`, `Machine`, `MemoryLedger`, `ScriptedModel` |
+| `Model`    | none yet                                            | `ScriptedModel`, `RecordedModel`                |
+| a study    | crashes and interleavings, in tests/test_engine.py  | `Lab`, `Machine`, `MemoryLedger`                |
 """
 
+from metaloop.testing.cassettes import RecordedModel
 from metaloop.testing.executors import (
     DAEMON,
     PYTHON,
@@ -39,6 +41,7 @@ __all__ = [
     "MemoryLedger",
     "PolicyConformance",
     "ProcessExecutorConformance",
+    "RecordedModel",
     "ScriptedModel",
     "TakingTurns",
     "alive",
