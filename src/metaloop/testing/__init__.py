@@ -6,6 +6,7 @@ A suite is a class of pytest tests with one method to override; our own implemen
 | ---------- | --------------------------------------------------- | ----------------------------------------------- |
 | `Executor` | `ExecutorConformance`, `ProcessExecutorConformance` | `InProcessExecutor`, `TakingTurns`              |
 | `Propose`  | `PolicyConformance`                                 | `Bench` drives one by hand                      |
+| `Model`    | `ModelConformance`                                  | `ScriptedModel`; `FakeProvider` speaks HTTP     |
 | a study    | crashes and interleavings, in tests/test_engine.py  | `Lab`, `Machine`, `MemoryLedger`, `ScriptedModel` |
 """
 
@@ -21,6 +22,7 @@ from metaloop.testing.executors import (
     perform_deeds,
 )
 from metaloop.testing.policies import BOWL, SMALL, WIDE, Bench, PolicyConformance, bowl, changes
+from metaloop.testing.providers import FakeProvider, ModelConformance, Request
 from metaloop.testing.studies import Crash, Lab, Machine, MemoryLedger, ScriptedModel, TakingTurns, shuffled, told
 
 __all__ = [
@@ -32,13 +34,16 @@ __all__ = [
     "Bench",
     "Crash",
     "ExecutorConformance",
+    "FakeProvider",
     "InProcessExecutor",
     "Kept",
     "Lab",
     "Machine",
     "MemoryLedger",
+    "ModelConformance",
     "PolicyConformance",
     "ProcessExecutorConformance",
+    "Request",
     "ScriptedModel",
     "TakingTurns",
     "alive",
