@@ -489,11 +489,11 @@ def test_who_is_patient_says_so_once_goes_on_and_says_when_it_is_back(sdk, fault
         return reply.text, await desk.ask(role="judge"), desk.heard
 
     with FakeProvider(forever=fault) as fake:
-        desk = Desk({"default": spec(fake, sdk, deadline_s=0.2)}, patient=True, dice=Dice(0.1))
+        desk = Desk({"default": spec(fake, sdk, deadline_s=0.4)}, patient=True, dice=Dice(0.1))
         text, after, heard = desk.run(story)
     assert (text, after.text) == ("fine", "fine")
     assert [(role, bool(why)) for role, why in heard] == [("judge", True), ("judge", False)]
-    assert "no answer in 0.2 s" in heard[0][1]
+    assert "no answer in 0.4 s" in heard[0][1]
 
 
 def test_while_it_is_down_one_at_a_time_tries_and_each_role_is_told_once():
@@ -512,7 +512,7 @@ def test_while_it_is_down_one_at_a_time_tries_and_each_role_is_told_once():
         texts, heard, tried = desk.run(story)
     assert texts == ["fine"] * 8
     assert sorted(role for role, why in heard if why) == ["judge", "writer"] == sorted(r for r, why in heard if not why)
-    assert 2 <= len(tried) <= 8
+    assert 1 <= len(tried) <= 6
     assert all(later - earlier > 0.14 for earlier, later in itertools.pairwise(tried))
 
 
@@ -564,7 +564,7 @@ def test_who_is_not_patient_is_refused_at_once_until_one_gets_through():
         return refused, probing, after, desk.heard
 
     with FakeProvider(forever="503") as fake:
-        desk = Desk({"default": spec(fake, deadline_s=0.3)}, dice=Dice(0.8))
+        desk = Desk({"default": spec(fake, deadline_s=0.6)}, dice=Dice(0.8))
         refused, probing, after, heard = desk.run(story)
     assert {reply.trouble for reply in refused} == {"outage"}
     assert all("503" in reply.problem for reply in refused)
@@ -576,7 +576,7 @@ def test_who_is_not_patient_is_refused_at_once_until_one_gets_through():
 def test_a_probe_that_fails_leaves_it_down():
     async def story(desk):
         await desk.ask()
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.15)
         tried = len(fake.requests)
         replies = [await desk.ask(), await desk.ask()]
         return len(fake.requests) - tried, [reply.trouble for reply in replies]
@@ -717,7 +717,7 @@ def test_no_key_is_in_anything_that_comes_out(sdk, patient):
             reply = await asking
             await desk.models.close()
             assert fake.requests[0].key() == KEY
-            assert bool(desk.heard) == (fault == "400:temperature" or (patient and fault in [*AGAIN, "hang"]))
+            assert desk.heard or not (fault == "400:temperature" or (patient and fault in [*AGAIN, "hang"]))
             return fault, reply, desk.heard
 
     async def story():
