@@ -102,7 +102,8 @@ class Degraded(Event, frozen=True, tag="Degraded"):
 class Reply(msgspec.Struct, frozen=True):
     """What came back for one prompt; `text` is None where nothing did, and `problem` says why.
 
-    `finish`: `stop` for a whole reply; `length` for one that was cut off, `refusal`, or what the provider said.
+    `finish`: `stop` for a whole reply; `length` for one that was cut off; `refusal`, `empty`, `oversize`, or what the
+    provider said.
     `trouble`: `outage` where nobody answered in time, and may later; `fatal` where the provider will never answer this.
     """
 

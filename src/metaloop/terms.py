@@ -71,8 +71,8 @@ class Limits(Value, frozen=True):
 class ModelSpec(Value, frozen=True):
     """Who plays a role, and how it is asked. What is None or empty is not sent: the provider's own default holds.
 
-    `key_env` names the variable that holds the key. `deadline_s`: seconds in all, over retries. `usd_in`, `usd_out`:
-    price of a million tokens; None where it is not known.
+    `key_env` names the variable that holds the key. `deadline_s`: seconds in all, over every retry. `usd_in` and
+    `usd_out`: price of a million tokens; None where it is not known.
     """
 
     model: str

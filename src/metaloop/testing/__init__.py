@@ -6,7 +6,7 @@ A suite is a class of pytest tests with one method to override; our own implemen
 | ---------- | --------------------------------------------------- | ----------------------------------------------- |
 | `Executor` | `ExecutorConformance`, `ProcessExecutorConformance` | `InProcessExecutor`, `TakingTurns`              |
 | `Propose`  | `PolicyConformance`                                 | `Bench` drives one by hand                      |
-| `Model`    | none yet                                            | `ScriptedModel`, `RecordedModel`                |
+| `Model`    | `ModelConformance`                                  | `ScriptedModel`, `RecordedModel`, `FakeProvider` |
 | a study    | crashes and interleavings, in tests/test_engine.py  | `Lab`, `Machine`, `MemoryLedger`                |
 """
 
@@ -23,6 +23,7 @@ from metaloop.testing.executors import (
     perform_deeds,
 )
 from metaloop.testing.policies import BOWL, SMALL, WIDE, Bench, PolicyConformance, bowl, changes
+from metaloop.testing.providers import FakeProvider, ModelConformance, Request
 from metaloop.testing.studies import Crash, Lab, Machine, MemoryLedger, ScriptedModel, TakingTurns, shuffled, told
 
 __all__ = [
@@ -34,14 +35,17 @@ __all__ = [
     "Bench",
     "Crash",
     "ExecutorConformance",
+    "FakeProvider",
     "InProcessExecutor",
     "Kept",
     "Lab",
     "Machine",
     "MemoryLedger",
+    "ModelConformance",
     "PolicyConformance",
     "ProcessExecutorConformance",
     "RecordedModel",
+    "Request",
     "ScriptedModel",
     "TakingTurns",
     "alive",

@@ -29,7 +29,8 @@ from metaloop.jobs import Surroundings
 from metaloop.roles import Gone, Job, Model, Outcome, Running, Step, StepOutcome, Thought
 from metaloop.terms import Bounds, Host, Terms
 from metaloop.testing.executors import InProcessExecutor, Kept
-from metaloop.values import Scalar
+from metaloop.testing.providers import tokens
+from metaloop.values import Scalar, Usage
 
 
 class Crash(BaseException):
@@ -117,16 +118,24 @@ class TakingTurns(InProcessExecutor):
 
 
 class ScriptedModel:
-    """`roles.Model`: `script` answers a prompt, with a text or a whole reply. `asked` counts what was paid for."""
+    """`roles.Model`: `script` answers a prompt, with a text or with a whole reply, after so many `seconds`.
 
-    def __init__(self, script: Callable[[Prompt], str | Reply], asked: dict[str, int] | None = None) -> None:
-        self._script, self.asked = script, {} if asked is None else asked
+    `asked` counts what was paid for, by digest.
+    """
+
+    def __init__(
+        self, script: Callable[[Prompt], str | Reply], asked: dict[str, int] | None = None, seconds: float = 0.0
+    ) -> None:
+        self._script, self.asked, self._seconds = script, {} if asked is None else asked, seconds
 
     async def complete(self, prompt: Prompt) -> Reply:
-        await asyncio.sleep(0)
+        await asyncio.sleep(self._seconds)
         self.asked[prompt.digest()] = self.asked.get(prompt.digest(), 0) + 1
         said = self._script(prompt)
-        return said if isinstance(said, Reply) else Reply(said, model="scripted")
+        if isinstance(said, Reply):
+            return said
+        read = sum(tokens(message.text) for message in prompt.messages)
+        return Reply(said, model="scripted", usage=Usage(self._seconds, read, tokens(said)))
 
 
 HOST = Host("0123456789abcdef", "Test", "1", "none")
