@@ -125,6 +125,6 @@ def contract(study: Study, round: Round, proposal: Proposal) -> Refusal | None:
         return Refusal("outside_space", held)
     if held != values or any(type(held[name]) is not type(value) for name, value in values.items()):
         return Refusal("not_canonical", f"{values} is not written as the space holds it: {held}")
-    if (before := study.view(round).tried(proposal.change)) is not None:
+    if (before := study.view(round).taken(proposal.change)) is not None:
         return Refusal("duplicate", f"the same as trial {before}: a candidate gets one look")
     return None

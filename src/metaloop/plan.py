@@ -148,7 +148,8 @@ def next_round(study: Study) -> OpenRound | None:
 def ahead(study: Study) -> int:
     """Rounds beyond the lanes that may be open: asks that are under way while trials run, so that no lane waits.
 
-    As many as it takes where asks and runs go on as long as they did, and `AHEAD` in all at most; 0 where nobody asks.
+    As many as it takes where asks and runs take as long as they did, and `AHEAD` in all at most; 0 where nobody asks,
+    and before the first answer came.
     """
     if not study.asks or not study.ended:
         return 0

@@ -734,8 +734,14 @@ class View:
 
     def tried(self, change: Change) -> int | None:
         """The trial that had this very change, if one was proposed before this round (baselines do not count)."""
-        number = self._study.keys.get(change.key())
+        number = self.taken(change)
         return number if number is not None and self._earlier(self._study.trials[number]) else None
+
+    def taken(self, change: Change) -> int | None:
+        """The same, if there is one by now: what a flow asks that waited long for its reply. The one thing here that is
+        not as of a place; what was tried stays tried, so a flow that thinks again concludes the same.
+        """
+        return self._study.keys.get(change.key())
 
     @property
     def texts(self) -> Mapping[str, str]:

@@ -87,7 +87,7 @@ def _read(view: View, reply: Reply) -> Point | str:
     found = values(reply.text, view.space)
     if isinstance(found, Problem):
         return found.text
-    if (number := view.tried(Params(found.values))) is not None:
+    if (number := view.taken(Params(found.values))) is not None:
         return f"trial {number} had these very parameters; choose a point that was not tried"
     return found
 

@@ -1,0 +1,179 @@
+"""Whole studies with a model, by the real command line: a provider on this machine, over the wire, with faults."""
+
+import json
+import os
+import re
+import signal
+import time
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from metaloop.adapters.ledger import read_ledger
+from metaloop.events import Finished, Started
+from metaloop.testing import FakeProvider
+from workshop import Workshop, everything_under, until
+
+pytest.importorskip("openai")
+
+KEY = "sk-this-key-must-not-be-seen-0123456789"
+SCRIPT = (
+    "assert not any('KEY' in name for name in os.environ), 'a key'\n"
+    "print(f'score={1 - (P.get(\"x\", 0.9) - 0.3) ** 2!r}')\n"
+)
+
+
+def chooses(body: dict) -> str:
+    """A point that depends on what was asked, as a model with an opinion."""
+    text = json.dumps(body["messages"])
+    return json.dumps({"params": {"x": round(Random(text).uniform(0.2, 0.4), 6)}, "why": "near 0.3"})
+
+
+def shop(folder: Path, provider: FakeProvider, trials: int = 20, **sections: object) -> Workshop:
+    keys: dict[str, object] = {
+        "policy": {"type": "llm", "params": {"x": {"low": 0.0, "high": 1.0}}},
+        "models": {"proposer": {"model": "fake-1", "base_url": provider.url, "deadline_s": 2, "max_tokens": 200}},
+        "controller": {"max_iterations": trials},
+        "evaluation": {"rule": "strict", "baseline_repeats": 1},
+    }
+    for name, section in sections.items():
+        keys[name] = {**keys.get(name, {}), **section}  # type: ignore[dict-item]
+    made = Workshop(folder, SCRIPT, keys)
+    made.env = {"OPENAI_API_KEY": KEY}
+    return made
+
+
+FAULTS = (
+    "429:0", "500", "503", "cut connection", "truncated body", "empty", "truncated reply", "refusal", "wrong types",
+    "html", "thinking blocks", "429:250ms", "huge", "only thought", "error inside",
+)  # fmt: skip
+
+
+def test_a_study_of_twenty_trials_loses_nothing_through_faults(tmp_path: Path) -> None:
+    """Every fault there is, one after the other: 20 trials, each the model's own, and the audit holds."""
+    with FakeProvider(chooses, FAULTS) as provider:
+        made = shop(tmp_path, provider)
+        done = made.run("--json", timeout=110)
+    assert done.code == 0, done.err
+    rows = [row for row in made.rows() if row["role"] == "search"]
+    assert len(rows) == 20
+    assert {row["status"] for row in rows} == {"ok"}
+    assert {row["by"] for row in rows} == {"llm: fake-1"}
+    assert not any(row["fallback"] for row in rows)
+    assert done.json["asked"]["proposer"]["tokens_in"] > 0
+    assert made("audit").code == 0
+    assert KEY.encode() not in everything_under(tmp_path)
+    assert KEY not in done.out + done.err
+
+
+def test_a_wrong_key_ends_the_study_with_what_the_provider_said(tmp_path: Path) -> None:
+    """One ask, one line, exit code 4; with the right key the same command goes on."""
+    with FakeProvider(chooses, forever="401") as provider:
+        made = shop(tmp_path, provider, 3)
+        done = made.run()
+        assert done.code == 4
+        assert len(provider.requests) == 1
+        assert "401" in done.out
+        assert KEY not in done.out + done.err
+        provider.forever = ""
+        assert made.run().code == 0
+    assert len([row for row in made.rows() if row["role"] == "search"]) == 3
+
+
+def test_an_outage_is_waited_out_and_told(tmp_path: Path) -> None:
+    """`metaloop status` shows the role as degraded; when the provider is back, the study goes on and loses nothing."""
+    with FakeProvider(chooses, forever="503") as provider:
+        made = shop(tmp_path, provider, 3, models={"proposer": {
+            "model": "fake-1", "base_url": provider.url, "deadline_s": 0.5}})  # fmt: skip
+        process = made.start("run", "study.yaml")
+        until(lambda: "degraded" in (made("status").out if (made.study / "ledger.sqlite").exists() else ""), 30)
+        provider.forever = ""
+        _, err = process.communicate(timeout=90)
+    assert process.returncode == 0, err
+    assert "proposer: nobody answers" in err
+    assert "proposer: answers again" in err
+    assert "degraded" not in made("status").out
+    assert len([row for row in made.rows() if row["role"] == "search"]) == 3
+
+
+def test_an_outage_does_not_hold_up_an_interrupt(tmp_path: Path) -> None:
+    """SIGTERM is honoured within two seconds, whatever is waited for."""
+    with FakeProvider(chooses, forever="429:60") as provider:
+        made = shop(tmp_path, provider, 3)
+        process = made.start("run", "study.yaml")
+        until(lambda: len(provider.requests) > 0, 30)
+        until(lambda: "degraded" in made("status").out, 30)
+        began = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=30)
+        assert time.monotonic() - began < 4  # two on a machine with nothing else to do
+    assert process.returncode == 143
+
+
+def test_a_stand_in_proposes_after_the_deadline_and_says_so(tmp_path: Path) -> None:
+    """`fallback: random`: the study goes on at once, each trial says whose it is and why, status counts them."""
+    with FakeProvider(chooses, forever="503") as provider:
+        made = shop(tmp_path, provider, 3, policy={"fallback": "random"}, models={"proposer": {
+            "model": "fake-1", "base_url": provider.url, "deadline_s": 0.5}})  # fmt: skip
+        assert made.run(timeout=90).code == 0
+    rows = [row for row in made.rows() if row["role"] == "search"]
+    assert [row["by"] for row in rows] == ["random"] * 3
+    assert all("503" in row["fallback"] for row in rows)
+    assert "3 of 4 proposals came from a stand-in" in made("status").out
+
+
+def test_a_cap_ends_the_study_before_it_is_passed(tmp_path: Path) -> None:
+    """What was spent stays within it; the end says what to type."""
+    price = {"input": 1000, "output": 1000}
+    with FakeProvider(chooses) as provider:
+        made = shop(tmp_path, provider, 20, controller={"max_cost_usd": 12}, models={"proposer": {
+            "model": "fake-1", "base_url": provider.url, "max_tokens": 200, "price": price}})  # fmt: skip
+        done = made.run("--json")
+    assert done.json["closed"]["reason"] == "cost"
+    assert 0 < done.json["asked"]["proposer"]["usd"] <= 12
+    assert 0 < len([row for row in made.rows() if row["role"] == "search"]) < 20
+    assert "--max-cost-usd 24" in made.run().out
+
+
+def test_a_controller_that_is_killed_asks_nothing_twice(tmp_path: Path) -> None:
+    """`kill -9` while it asks and runs: the next one goes on; asks that were answered are not made again."""
+    with FakeProvider(chooses, latency=0.15) as provider:
+        made = shop(tmp_path, provider, 8, controller={"parallel": 2})
+        kills = 0
+        for wait in (0.9, 1.2, 1.5):
+            process = made.start("run", "study.yaml")
+            time.sleep(wait)
+            process.kill()
+            process.wait()
+            kills += 1
+        assert made.run().code == 0
+        bodies = [json.dumps(request.body, sort_keys=True) for request in provider.requests]
+    rows = [row for row in made.rows() if row["role"] == "search"]
+    assert len(rows) == 8
+    assert len(bodies) - len(set(bodies)) <= 2 * 3 * kills  # those that were under way, at most
+    assert made("audit").code == 0
+
+
+def test_asks_are_made_ahead_so_that_no_lane_waits(tmp_path: Path) -> None:
+    """Two lanes, and a model that takes as long as a trial: they would be busy half of the time, and nearly always are."""
+    with FakeProvider(chooses, latency=0.4) as provider:
+        made = shop(tmp_path, provider, 16, controller={"parallel": 2})
+        (tmp_path / "train.py").write_text("import time\ntime.sleep(0.4)\nprint('score=0.5')\n")
+        assert made.run().code == 0
+    entries = [entry for entry in read_ledger(made.study) if getattr(entry.event, "trial", None)]
+    began = [entry.at for entry in entries if isinstance(entry.event, Started)]
+    ended = [entry.at for entry in entries if isinstance(entry.event, Finished)]
+    assert sum(b - a for a, b in zip(began, ended, strict=True)) > 0.75 * 2 * (ended[-1] - began[0])
+
+
+def test_the_environment_of_the_controller_is_not_the_trials(tmp_path: Path) -> None:
+    """The key is in no file, no prompt and no trial, whatever the provider repeats of it."""
+    with FakeProvider(chooses, ("500", "429:0", "400:max_tokens")) as provider:
+        made = shop(tmp_path, provider, 2)
+        assert made.run().code == 0
+        assert all(KEY not in json.dumps(request.body) for request in provider.requests)
+        assert provider.requests[0].headers["authorization"] == f"Bearer {KEY}"
+    assert KEY.encode() not in everything_under(tmp_path)
+    assert not re.search(KEY[:12], "".join(map(str, made.rows())))
+    assert "OPENAI_API_KEY" not in os.environ or os.environ["OPENAI_API_KEY"] != KEY
