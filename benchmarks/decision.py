@@ -15,6 +15,7 @@ import resource
 import sys
 import tempfile
 import time
+from collections import deque
 from pathlib import Path
 
 
@@ -32,7 +33,7 @@ def ours(trials: int, folder: Path) -> float:
 
     space = {f"p{number}": Range(0.0, 1.0) for number in range(5)}
     terms = Terms("t", Objective("score", "max"), ("t",), "random", space, baseline=Baseline("none"))
-    marks: list[float] = []
+    marks = deque[float](maxlen=min(501, trials // 2))
     nonces = iter(range(1 << 60))
 
     def seen(entries: object, _: object) -> None:
@@ -52,8 +53,7 @@ def ours(trials: int, folder: Path) -> float:
 
     gc.set_threshold(50_000, 20, 20)  # as the command line does
     asyncio.run(run())
-    window = marks[-min(500, len(marks) // 2) :]
-    return (window[-1] - window[0]) / (len(window) - 1) * 1e3
+    return (marks[-1] - marks[0]) / (len(marks) - 1) * 1e3
 
 
 class Forgetful(dict):  # type: ignore[type-arg]

@@ -8,10 +8,10 @@ import math
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from random import Random
 from typing import Literal, assert_never
 
+from msgspec import Struct, field, msgpack
 from msgspec.structs import replace
 
 from metaloop.events import (
@@ -76,12 +76,14 @@ PEERS = 100
 FAULTS = 5
 """So many faulted rounds running end a study."""
 
+NO_OTHERS: dict[str, float] = {}
+"""The further means of every score that has none: an empty dictionary each would be 6 % of all that a trial takes."""
+
 
 # ---- the parts -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class Run:
+class Run(Struct, gc=False):
     """One measurement of a trial, over all its attempts. `last` is the result of the newest attempt that ended."""
 
     number: int
@@ -109,21 +111,28 @@ class Run:
                 return False
 
 
+_pack = msgpack.Encoder().encode
+_unpack = msgpack.Decoder(Proposal).decode
 Verdict = Literal["open", "crowned", "kept", "discarded", "failed", "refused", "pruned", "stopped"]
 
 
-@dataclass(slots=True)
-class Trial:
-    """One proposal's way through the loop. `proposed_at` and `decided_at` are places in the ledger."""
+class Trial(Struct, gc=False):
+    """One proposal's way through the loop. `proposed_at` and `decided_at` are places in the ledger.
+
+    All of them stay in memory. So what few of them have costs the others nothing, and the proposal is kept packed,
+    which takes a third of what its objects would.
+    """
 
     number: int
     round: int
     role: Role
-    proposal: Proposal
+    packed: bytes
     proposed_at: int
     fingerprint: str
-    runs: dict[int, Run] = field(default_factory=dict)
-    """By run number: 0 is the first look; the rest are repeats, confirmations, and runs beside a challenger."""
+    first: Run | None = None
+    """Its first look, run 0."""
+    later: dict[int, Run] | None = None
+    """By run number, where there are any: repeats, confirmations, and runs beside a challenger."""
     refusal: Refusal | None = None
     score: Score | None = None
     kept: bool = False
@@ -138,13 +147,34 @@ class Trial:
     """The request that it answers, if somebody asked for it."""
 
     @property
+    def proposal(self) -> Proposal:
+        return _unpack(self.packed)
+
+    @property
     def change(self) -> Change:
         return self.proposal.change
 
     @property
+    def runs(self) -> dict[int, Run]:
+        """All of them, by number: for readers, who may."""
+        return ({} if self.first is None else {0: self.first}) | (self.later or {})
+
+    @property
     def result(self) -> Result | None:
         """What its first look came to (or its refusal)."""
-        return self.refusal or (self.runs[0].last if 0 in self.runs else None)
+        return self.refusal or (self.first.last if self.first is not None else None)
+
+    def run(self, number: int) -> Run:
+        """One that was asked for."""
+        return self.first if number == 0 and self.first is not None else (self.later or {})[number]
+
+    def ask(self, number: int) -> None:
+        """Makes a run of this number, unless there is one."""
+        if number == 0:
+            self.first = self.first or Run(0)
+        else:
+            self.later = self.later or {}
+            self.later.setdefault(number, Run(number))
 
     @property
     def failed(self) -> bool:
@@ -171,8 +201,7 @@ class Trial:
                 return "discarded"
 
 
-@dataclass(slots=True)
-class Round:
+class Round(Struct):
     """A round that is still open."""
 
     number: int
@@ -343,7 +372,7 @@ class Study:
         return 0 if role == "baseline" and 0 not in self.trials else self.latest + 1
 
     def run(self, trial: int, run: int) -> Run:
-        return self.prepare if trial == PREPARE else self.trials[trial].runs[run]
+        return self.prepare if trial == PREPARE else self.trials[trial].run(run)
 
     def evidence_at(self, place: int) -> Evidence:
         """What re-runs had shown when the ledger ended at `place`."""
@@ -449,7 +478,7 @@ def _resume(study: Study, event: Resumed) -> None:
 def _propose(study: Study, event: Proposed | Refused, place: int) -> None:
     round = study.open[event.round]
     fingerprint = study.host.fingerprint if study.host else ""
-    trial = Trial(event.trial, event.round, round.role, event.proposal, place, fingerprint)
+    trial = Trial(event.trial, event.round, round.role, _pack(event.proposal), place, fingerprint)
     trial.request = round.directive.request if round.directive else ""
     study.trials[event.trial] = trial
     study.latest = max(study.latest, event.trial)
@@ -466,7 +495,7 @@ def _ask_runs(study: Study, event: RunsAsked, place: int) -> None:
     round = study.open[event.round]
     asked = Runs(event.trial, event.runs, event.against, event.against_runs)
     for trial, number in asked.wanted():
-        study.trials[trial].runs.setdefault(number, Run(number))
+        study.trials[trial].ask(number)
         round.waits.append((trial, number))
     if 0 in event.runs:
         return
@@ -514,7 +543,7 @@ def _measure(study: Study, event: Measured, place: int) -> None:
     _, evidence = study.evidence[-1]
     for number, score in zip(round.trials, event.scores, strict=True):
         trial = study.trials[number]
-        trial.score = score
+        trial.score = score if score is None or score.others else replace(score, others=NO_OTHERS)
         if round.role == "baseline" and score is not None and score.runs > 1:
             evidence = evidence.with_baseline(_values(study, trial))
         if score is not None and score.test is not None:

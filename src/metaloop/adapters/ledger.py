@@ -49,10 +49,12 @@ class SqliteLedger:
 
     def read(self, after: int = 0, upto: int | None = None) -> Iterator[Entry]:
         """The entries in order, every hash checked on the way. Raises Damaged."""
+        end = 0, ""
         for entry, link in verified(self._db, self.folder):
-            self.place, self._hash = entry.place, link
+            end = entry.place, link
             if entry.place > after and (upto is None or entry.place <= upto):
                 yield entry
+        self.place, self._hash = end  # not before: who stops reading half-way may still append
         _check_head(self.folder, self.place, self._db)
         if self._twin.place != self.place:
             self._top_up()
