@@ -103,6 +103,8 @@ class Run(Struct, gc=False):
     @property
     def again(self) -> bool:
         match self.last:
+            case Ran():  # the commonest
+                return False
             case Stopped(by="interrupt" | "guard"):
                 return True
             case Failed(kind="lost"):
@@ -431,13 +433,13 @@ def evolve(study: Study, entry: Entry) -> None:
             _finish(study, event, entry.place)
         case Measured():
             _measure(study, event, entry.place)
+        case Decided():
+            _decide(study, event, entry.place)
         case Reported():
             trial = study.trials[event.trial]
             trial.reports = [*trial.reports, *event.reports][:REPORTS]
         case Condemned():
             study.condemned[event.trial] = event.why
-        case Decided():
-            _decide(study, event, entry.place)
         case StudyOpened():
             study.terms = event.terms
         case Resumed():
@@ -494,9 +496,10 @@ def _propose(study: Study, event: Proposed | Refused, place: int) -> None:
 def _ask_runs(study: Study, event: RunsAsked, place: int) -> None:
     round = study.open[event.round]
     asked = Runs(event.trial, event.runs, event.against, event.against_runs)
-    for trial, number in asked.wanted():
+    wanted = asked.wanted()
+    for trial, number in wanted:
         study.trials[trial].ask(number)
-        round.waits.append((trial, number))
+    round.waits += wanted
     if 0 in event.runs:
         return
     if round.judged_at is None:
@@ -505,7 +508,7 @@ def _ask_runs(study: Study, event: RunsAsked, place: int) -> None:
             study.blocks.append(round.judged_at)
         if round.role in ("search", "directed"):
             study.tests.append(round.judged_at)
-    runs = [study.run(trial, number) for trial, number in asked.wanted()]
+    runs = [study.run(trial, number) for trial, number in wanted]
     answers: list[Reply | Result | None] = [run.last if run.settled else None for run in runs]
     round.asked["measure"].append(Exchange(asked, answers))
 
@@ -561,18 +564,21 @@ def _decide(study: Study, event: Decided, place: int) -> None:
     round, decision, before = study.open.pop(event.round), event.decision, study.tally
     study.faults = 0
     crowned = decision.crowned is not None and decision.crowned != before.incumbent
-    settled = [n for n in round.trials if _counts(study.trials[n])]
-    failures = dict(before.failures)
+    settled: list[Trial] = []
+    failed: list[str] = []
     for number in round.trials:
         trial = study.trials[number]
         trial.kept, trial.crowned = number in decision.kept, crowned and number == decision.crowned
         trial.decided_at, trial.why, trial.beat = place, decision.why, before.incumbent
         study.kills.pop(number, None)
         study.condemned.pop(number, None)
-        if trial.reports and not isinstance(trial.result, Failed):
+        result = trial.result
+        if trial.reports and not isinstance(result, Failed):
             study.reporters.append(number)
-        if isinstance(result := trial.result, (Failed, Refusal)):
-            failures[result.reason] = failures.get(result.reason, 0) + 1
+        if isinstance(result, (Ran, Failed, Refusal)):  # pruned and stopped ones say nothing of failure or progress
+            settled.append(trial)
+        if isinstance(result, (Failed, Refusal)):
+            failed.append(result.reason)
     searched = round.role in ("search", "directed")
     incumbent = decision.crowned if crowned else before.incumbent
     score = study.trials[incumbent].score if incumbent is not None else None
@@ -582,7 +588,7 @@ def _decide(study: Study, event: Decided, place: int) -> None:
         since_best=0 if crowned else before.since_best + len(settled) * searched,
         measured=before.measured + sum(study.trials[n].score is not None for n in round.trials) * searched,
         recent=_window(study, before.recent, settled if searched else []),
-        failures=tuple(sorted(failures.items(), key=lambda item: -item[1])[:5]),
+        failures=_commonest(before.failures, failed) if failed else before.failures,
         incumbent=incumbent,
         best=score.value if score else None,
         keeps=before.keeps + len(decision.kept) * searched,
@@ -601,25 +607,24 @@ def _decide(study: Study, event: Decided, place: int) -> None:
         study.tallies.popleft()
 
 
-def _curve(study: Study, curve: Curve, round: Round, settled: Sequence[int]) -> Curve:
+def _curve(study: Study, curve: Curve, round: Round, settled: Sequence[Trial]) -> Curve:
     """The best so far, larger is better, over the baseline and every settled trial; None for one without a score."""
     if round.role == "closing":
         return curve
-    for number in settled:
-        score = study.trials[number].score
-        curve = curve.add(None if score is None else study.objective.gain(score.value, 0.0))
+    for trial in settled:
+        curve = curve.add(None if trial.score is None else study.objective.gain(trial.score.value, 0.0))
     return curve
 
 
-def _counts(trial: Trial) -> bool:
-    """Pruned and stopped trials say nothing about failure or progress."""
-    result = trial.result
-    return result is not None and not isinstance(result, (Pruned, Stopped))
+def _commonest(before: Sequence[tuple[str, int]], reasons: Sequence[str]) -> tuple[tuple[str, int], ...]:
+    failures = dict(before)
+    for reason in reasons:
+        failures[reason] = failures.get(reason, 0) + 1
+    return tuple(sorted(failures.items(), key=lambda item: -item[1])[:5])
 
 
-def _window(study: Study, recent: tuple[bool, ...], settled: list[int]) -> tuple[bool, ...]:
-    new = recent + tuple(study.trials[n].failed for n in settled)
-    return new[-study.bounds.failure_window :]
+def _window(study: Study, recent: tuple[bool, ...], settled: Sequence[Trial]) -> tuple[bool, ...]:
+    return (*recent, *[trial.failed for trial in settled])[-study.bounds.failure_window :]
 
 
 def _direct(study: Study, event: Directed) -> None:

@@ -190,8 +190,7 @@ def verified(db: sqlite3.Connection, folder: Path) -> Iterator[tuple[Entry, str]
     """Rows in order with their hashes, each checked against the one before. Raises Damaged at the first that is not."""
     link, expected = "", 1
     with _refusing(folder / FILE):
-        for place, text, stored in db.execute("select place, body, hash from event order by place"):
-            body = text.encode()
+        for place, body, stored in db.execute("select place, cast(body as blob), hash from event order by place"):
             link = chain(link, body)
             if place != expected or link != stored:
                 what = f"entry {expected} is missing" if place != expected else f"entry {place} was changed"
