@@ -15,45 +15,59 @@ import resource
 import sys
 import tempfile
 import time
+from collections import deque
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from metaloop.engine import Observer
+    from metaloop.terms import Terms
 
 
 def ours(trials: int, folder: Path) -> float:
     """Milliseconds a trial over the last 500 (or fewer): the real engine, the real ledger, jobs that cost nothing."""
-    from metaloop.adapters.ledger import open_ledger
-    from metaloop.config import thought_of
-    from metaloop.engine import Engine, Session, World, open_study
-    from metaloop.events import Finished, Resumed
-    from metaloop.jobs import Surroundings
-    from metaloop.roles import StepOutcome
-    from metaloop.terms import Baseline, Bounds, Host, Terms
-    from metaloop.testing import InProcessExecutor
+    from metaloop.events import Finished
+    from metaloop.terms import Baseline, Terms
     from metaloop.values import Objective, Range
 
     space = {f"p{number}": Range(0.0, 1.0) for number in range(5)}
     terms = Terms("t", Objective("score", "max"), ("t",), "random", space, baseline=Baseline("none"))
-    marks: list[float] = []
-    nonces = iter(range(1 << 60))
+    marks = deque[float](maxlen=min(501, trials // 2))
 
     def seen(entries: object, _: object) -> None:
         if any(isinstance(entry.event, Finished) for entry in entries):  # type: ignore[attr-defined]
             marks.append(time.perf_counter())
 
+    grow(folder / "study", terms, trials, seen)
+    return (marks[-1] - marks[0]) / (len(marks) - 1) * 1e3
+
+
+def grow(folder: Path, terms: "Terms", trials: int, *observers: "Observer") -> None:
+    """A study of so many trials in `folder`."""
+    from metaloop.adapters.ledger import open_ledger
+    from metaloop.config import thought_of
+    from metaloop.engine import Engine, Session, World, open_study
+    from metaloop.events import Resumed
+    from metaloop.jobs import Surroundings
+    from metaloop.roles import StepOutcome
+    from metaloop.terms import Bounds, Host
+    from metaloop.testing import InProcessExecutor
+
+    nonces = iter(range(1 << 60))
+
     async def run() -> None:
-        ledger = open_ledger(folder / "study")
+        ledger = open_ledger(folder)
         session = Resumed(Bounds(trials, no_improve_limit=0), Host("x"), "0", "none", "")
         study = open_study(ledger, Session(terms, session))
         step = StepOutcome("train", 0, None, None, 0.0, "score=0.5", "")
         executor = InProcessExecutor(lambda *_: step, Forgetful())
         where = Surroundings("/s", "/", {}, {})
-        world = World(ledger, executor, where, lambda: f"n{next(nonces)}", time.monotonic, observers=(seen,))
+        world = World(ledger, executor, where, lambda: f"n{next(nonces)}", time.monotonic, observers=observers)
         await Engine(study, thought_of(terms), world).run()
         ledger.close()
 
     gc.set_threshold(50_000, 20, 20)  # as the command line does
     asyncio.run(run())
-    window = marks[-min(500, len(marks) // 2) :]
-    return (window[-1] - window[0]) / (len(window) - 1) * 1e3
 
 
 class Forgetful(dict):  # type: ignore[type-arg]

@@ -156,7 +156,7 @@ def test_a_controller_that_is_killed_asks_nothing_twice(tmp_path: Path) -> None:
 
 
 def test_asks_are_made_ahead_so_that_no_lane_waits(tmp_path: Path) -> None:
-    """Two lanes, and a model that takes as long as a trial: they would be busy half of the time, and nearly always are."""
+    """A model that takes as long as a trial: two lanes would be busy half of the time, and nearly always are."""
     with FakeProvider(chooses, latency=0.4) as provider:
         made = shop(tmp_path, provider, 16, controller={"parallel": 2})
         (tmp_path / "train.py").write_text("import time\ntime.sleep(0.4)\nprint('score=0.5')\n")

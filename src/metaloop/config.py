@@ -136,7 +136,7 @@ async def drive(
             refuse_spent(fold(ledger.read()), file)
         study = open_study(ledger, Session(file.terms, resumed(file, mode), file.auto), observers)
         if project is not None:
-            entries = tuple(ledger.read()) if project.events else ()
+            entries = ledger.read() if project.events else ()
             observers = (*observers, Projections(project, entries, study, tell))
         if study.closed is not None:
             return Outcome(study, study.closed, None, idle=True)

@@ -6,7 +6,6 @@ all that follows from it.
 """
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -202,12 +201,12 @@ class Engine:
         try:
             while True:
                 self._take_requests()
-                self._conclude()
+                left = self._conclude()
                 self._hang_up()
                 if self.study.closed is not None and not self._tasks:
                     return self.study.closed
                 if self._until is None:
-                    self._launch()
+                    self._launch(left)
                 elif not self._tasks or self.world.now() > self._given_up:
                     return None  # whatever does not even end now is left to `close`, and found again by its handle
                 else:
@@ -240,22 +239,27 @@ class Engine:
 
     # ---- thought, recorded
 
-    def _conclude(self) -> None:
-        """Everything that follows from what is known, in one commit."""
+    def _conclude(self) -> tuple[Act, ...]:
+        """Everything that follows from what is known, in one commit; what is left to do then."""
         facts, self._facts = self._facts, []
         staged: list[Event] = []
         at = self.at
-        self._settle(staged, at)
+        left = self._settle(staged, at)
         for fact in facts:  # one after the other: what follows from the first comes before the second
             self._stage(staged, fact, at)
-            self._settle(staged, at)
+            left = self._settle(staged, at)
         if staged:
             entries = self.world.ledger.append(at, *staged)
             for observe in self.world.observers:
                 observe(entries, self.study)
+        return left
 
-    def _settle(self, staged: list[Event], at: float) -> None:
-        while new := self._step(at):
+    def _settle(self, staged: list[Event], at: float) -> tuple[Act, ...]:
+        """Stages all that can be concluded now; the acts that are left have to be done."""
+        while True:
+            acts = plan(self.study, at)
+            if not (new := self._step(acts)):
+                return acts
             for event in new:
                 self._stage(staged, event, at)
 
@@ -263,9 +267,9 @@ class Engine:
         evolve(self.study, Entry(self.study.place + 1, at, 0.0, event))  # type: ignore[arg-type]  # one of the facts
         staged.append(event)
 
-    def _step(self, at: float) -> tuple[Event, ...]:
+    def _step(self, acts: Sequence[Act]) -> tuple[Event, ...]:
         """The facts of the first act that only has to be thought; empty when there is none."""
-        for act in plan(self.study, at):
+        for act in acts:
             if (self._until is None or not isinstance(act, OpenRound | Close)) and (events := self._follows(act)):
                 return events
         return ()
@@ -297,10 +301,10 @@ class Engine:
 
     # ---- deeds, as tasks
 
-    def _launch(self) -> None:
-        """A task for every deed that is planned and not under way."""
+    def _launch(self, acts: Sequence[Act]) -> None:
+        """A task for every deed that is not under way."""
         self._wake = float("inf")
-        for act in plan(self.study, self.at):
+        for act in acts:
             match act:
                 case WakeAt():
                     self._wake = act.at
@@ -364,10 +368,11 @@ class Engine:
         state = await self.world.executor.look(handle)
         if isinstance(state, Running) and state.blocked:
             await self.world.executor.release(handle)
+        if self.thought.watch is None or act.trial == PREPARE or act.run:
+            return await self.world.executor.wait(handle)
         over = asyncio.ensure_future(self.world.executor.wait(handle))
         try:
-            if self.thought.watch is not None and act.trial != PREPARE and not act.run:
-                await self._listen(self.thought.watch, act, handle, over)
+            await self._listen(self.thought.watch, act, handle, over)
             return await over
         finally:
             over.cancel()
@@ -431,9 +436,9 @@ class Engine:
         ends = min(self._until or float("inf"), self._given_up)
         for moment in (self._wake - self.at, ends - self.world.now()):
             soon = min(soon, max(0.0, moment))
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(soon):
-                await self._bell.wait()
+        alarm = asyncio.get_running_loop().call_later(soon, self._bell.set)
+        await self._bell.wait()
+        alarm.cancel()
         self._bell.clear()
         for key in [key for key, task in self._tasks.items() if task.done()]:
             self._lanes.pop(key, None)

@@ -32,7 +32,7 @@ Why: TypeAlias = Literal[
 ]
 
 
-class Event(msgspec.Struct, frozen=True, tag_field="fact"):
+class Event(msgspec.Struct, frozen=True, tag_field="fact", gc=False):
     """A fact. Subclasses are tagged with their own name."""
 
 
@@ -275,7 +275,7 @@ Fact: TypeAlias = (
 )
 
 
-class Entry(msgspec.Struct, frozen=True):
+class Entry(msgspec.Struct, frozen=True, gc=False):
     """A fact where it stands: `place` counts from 1, `at` is seconds that a lease was held, `unix` is for display."""
 
     place: int

@@ -195,7 +195,9 @@ class Curve(Value, frozen=True):
 
 def _thinned(points: tuple[tuple[int, float], ...], trials: int, best: float) -> tuple[tuple[int, float], ...]:
     """With this trial, if it is one of those that are kept, and without those that are no longer in the newest half."""
-    gone = next((i for i, (trial, _) in enumerate(points) if 2 * trial >= trials), len(points))
+    gone = 0
+    while gone < len(points) and 2 * points[gone][0] < trials:
+        gone += 1
     kept = trials % max(1, (1 << trials.bit_length() - 1) // DENSE) == 0
     return (*points[gone:], (trials, best)) if kept else points[gone:]
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from random import Random
 
 import msgspec
@@ -71,4 +72,10 @@ def parameters(values: dict[str, Scalar]) -> dict[str, str]:
 
 def seed(terms: Terms, run: int) -> int:
     """The seed of a run: the same for the k-th run of every candidate, so that they are compared on common ground."""
-    return Random(f"{terms.seed}/run/{run}").randrange(1 << 31)
+    return _thrown(terms.seed, run)
+
+
+@lru_cache(maxsize=256)
+def _thrown(seed: int, run: int) -> int:
+    """Kept, because dice are dear and nearly every job is some trial's run 0."""
+    return Random(f"{seed}/run/{run}").randrange(1 << 31)

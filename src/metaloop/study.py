@@ -8,10 +8,10 @@ import math
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from random import Random
 from typing import Literal, assert_never
 
+from msgspec import Struct, field, msgpack
 from msgspec.structs import replace
 
 from metaloop.events import (
@@ -79,12 +79,14 @@ PEERS = 100
 FAULTS = 5
 """So many faulted rounds running end a study."""
 
+NO_OTHERS: dict[str, float] = {}
+"""The further means of every score that has none: an empty dictionary each would be 6 % of all that a trial takes."""
+
 
 # ---- the parts -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class Run:
+class Run(Struct, gc=False):
     """One measurement of a trial, over all its attempts. `last` is the result of the newest attempt that ended."""
 
     number: int
@@ -104,6 +106,8 @@ class Run:
     @property
     def again(self) -> bool:
         match self.last:
+            case Ran():  # the commonest
+                return False
             case Stopped(by="interrupt" | "guard"):
                 return True
             case Failed(kind="lost"):
@@ -112,21 +116,28 @@ class Run:
                 return False
 
 
+_pack = msgpack.Encoder().encode
+_unpack = msgpack.Decoder(Proposal).decode
 Verdict = Literal["open", "crowned", "kept", "provisional", "discarded", "failed", "refused", "pruned", "stopped"]
 
 
-@dataclass(slots=True)
-class Trial:
-    """One proposal's way through the loop. `proposed_at` and `decided_at` are places in the ledger."""
+class Trial(Struct, gc=False):
+    """One proposal's way through the loop. `proposed_at` and `decided_at` are places in the ledger.
+
+    All of them stay in memory. So what few of them have costs the others nothing, and the proposal is kept packed,
+    which takes a third of what its objects would.
+    """
 
     number: int
     round: int
     role: Role
-    proposal: Proposal
+    packed: bytes
     proposed_at: int
     fingerprint: str
-    runs: dict[int, Run] = field(default_factory=dict)
-    """By run number: 0 is the first look; the rest are repeats, confirmations, and runs beside a challenger."""
+    first: Run | None = None
+    """Its first look, run 0."""
+    later: dict[int, Run] | None = None
+    """By run number, where there are any: repeats, confirmations, and runs beside a challenger."""
     refusal: Refusal | None = None
     score: Score | None = None
     kept: bool = False
@@ -143,13 +154,34 @@ class Trial:
     """The request that it answers, if somebody asked for it."""
 
     @property
+    def proposal(self) -> Proposal:
+        return _unpack(self.packed)
+
+    @property
     def change(self) -> Change:
         return self.proposal.change
 
     @property
+    def runs(self) -> dict[int, Run]:
+        """All of them, by number: for readers, who may."""
+        return ({} if self.first is None else {0: self.first}) | (self.later or {})
+
+    @property
     def result(self) -> Result | None:
         """What its first look came to (or its refusal)."""
-        return self.refusal or (self.runs[0].last if 0 in self.runs else None)
+        return self.refusal or (self.first.last if self.first is not None else None)
+
+    def run(self, number: int) -> Run:
+        """One that was asked for."""
+        return self.first if number == 0 and self.first is not None else (self.later or {})[number]
+
+    def ask(self, number: int) -> None:
+        """Makes a run of this number, unless there is one."""
+        if number == 0:
+            self.first = self.first or Run(0)
+        else:
+            self.later = self.later or {}
+            self.later.setdefault(number, Run(number))
 
     @property
     def failed(self) -> bool:
@@ -178,8 +210,7 @@ class Trial:
                 return "discarded"
 
 
-@dataclass(slots=True)
-class Round:
+class Round(Struct):
     """A round that is still open."""
 
     number: int
@@ -374,7 +405,7 @@ class Study:
         return 0 if role == "baseline" and 0 not in self.trials else self.latest + 1
 
     def run(self, trial: int, run: int) -> Run:
-        return self.prepare if trial == PREPARE else self.trials[trial].runs[run]
+        return self.prepare if trial == PREPARE else self.trials[trial].run(run)
 
     def evidence_at(self, place: int) -> Evidence:
         """What re-runs had shown when the ledger ended at `place`."""
@@ -435,13 +466,13 @@ def evolve(study: Study, entry: Entry) -> None:
             _finish(study, event, entry.place)
         case Measured():
             _measure(study, event, entry.place)
+        case Decided():
+            _decide(study, event, entry.place)
         case Reported():
             trial = study.trials[event.trial]
             trial.reports = [*trial.reports, *event.reports][:REPORTS]
         case Condemned():
             study.condemned[event.trial] = event.why
-        case Decided():
-            _decide(study, event, entry.place)
         case StudyOpened():
             study.terms = event.terms
         case Resumed():
@@ -516,7 +547,7 @@ def _charge(study: Study, exchange: Exchange, member: int, usage: Usage) -> None
 def _propose(study: Study, event: Proposed | Refused, place: int) -> None:
     round = study.open[event.round]
     fingerprint = study.host.fingerprint if study.host else ""
-    trial = Trial(event.trial, event.round, round.role, event.proposal, place, fingerprint)
+    trial = Trial(event.trial, event.round, round.role, _pack(event.proposal), place, fingerprint)
     trial.request = round.directive.request if round.directive else ""
     study.trials[event.trial] = trial
     study.latest = max(study.latest, event.trial)
@@ -532,9 +563,10 @@ def _propose(study: Study, event: Proposed | Refused, place: int) -> None:
 def _ask_runs(study: Study, event: RunsAsked, place: int) -> None:
     round = study.open[event.round]
     asked = Runs(event.trial, event.runs, event.against, event.against_runs)
-    for trial, number in asked.wanted():
-        study.trials[trial].runs.setdefault(number, Run(number))
-        round.waits.append((trial, number))
+    wanted = asked.wanted()
+    for trial, number in wanted:
+        study.trials[trial].ask(number)
+    round.waits += wanted
     if 0 in event.runs:
         return
     if round.judged_at is None:
@@ -543,7 +575,7 @@ def _ask_runs(study: Study, event: RunsAsked, place: int) -> None:
             study.blocks.append(round.judged_at)
         if round.role in ("search", "directed", "proof"):
             study.tests.append(round.judged_at)
-    runs = [study.run(trial, number) for trial, number in asked.wanted()]
+    runs = [study.run(trial, number) for trial, number in wanted]
     answers: list[Reply | Result | None] = [run.last if run.settled else None for run in runs]
     round.asked["measure"].append(Exchange(asked, answers))
 
@@ -582,7 +614,7 @@ def _measure(study: Study, event: Measured, place: int) -> None:
     _, evidence = study.evidence[-1]
     for number, score in zip(round.trials, event.scores, strict=True):
         trial = study.trials[number]
-        trial.score = score
+        trial.score = score if score is None or score.others else replace(score, others=NO_OTHERS)
         if round.role == "baseline" and score is not None and score.runs > 1:
             evidence = evidence.with_baseline(_values(study, trial))
         if score is not None and score.test is not None:
@@ -600,8 +632,8 @@ def _decide(study: Study, event: Decided, place: int) -> None:
     round, decision, before = study.open.pop(event.round), event.decision, study.tally
     study.faults = 0
     crowned = decision.crowned is not None and decision.crowned != before.incumbent
-    settled = [n for n in round.trials if _counts(study.trials[n])]
-    failures = dict(before.failures)
+    settled: list[Trial] = []
+    failed: list[str] = []
     for number in round.trials:
         trial = study.trials[number]
         trial.kept, trial.crowned = number in decision.kept, crowned and number == decision.crowned
@@ -610,10 +642,13 @@ def _decide(study: Study, event: Decided, place: int) -> None:
         trial.why, trial.beat = decision.why, before.incumbent if round.role == "proof" else before.leader
         study.kills.pop(number, None)
         study.condemned.pop(number, None)
-        if trial.reports and round.role != "proof" and not isinstance(trial.result, Failed):
+        result = trial.result
+        if trial.reports and round.role != "proof" and not isinstance(result, Failed):
             study.reporters.append(number)
-        if isinstance(result := trial.result, (Failed, Refusal)):
-            failures[result.reason] = failures.get(result.reason, 0) + 1
+        if isinstance(result, (Ran, Failed, Refusal)):  # pruned and stopped ones say nothing of failure or progress
+            settled.append(trial)
+        if isinstance(result, (Failed, Refusal)):
+            failed.append(result.reason)
     searched = round.role in ("search", "directed")
     incumbent = decision.crowned if crowned else before.incumbent
     score = study.trials[incumbent].score if incumbent is not None else None
@@ -623,7 +658,7 @@ def _decide(study: Study, event: Decided, place: int) -> None:
         since_best=0 if crowned or decision.provisional else before.since_best + len(settled) * searched,
         measured=before.measured + sum(study.trials[n].score is not None for n in round.trials) * searched,
         recent=_window(study, before.recent, settled if searched else []),
-        failures=tuple(sorted(failures.items(), key=lambda item: -item[1])[:5]),
+        failures=_commonest(before.failures, failed) if failed else before.failures,
         incumbent=incumbent,
         leads=decision.leads,
         best=score.value if score else None,
@@ -649,25 +684,24 @@ def _decide(study: Study, event: Decided, place: int) -> None:
         study.tallies.popleft()
 
 
-def _curve(study: Study, curve: Curve, round: Round, settled: Sequence[int]) -> Curve:
+def _curve(study: Study, curve: Curve, round: Round, settled: Sequence[Trial]) -> Curve:
     """The best so far, larger is better, over the baseline and every settled trial; None for one without a score."""
     if round.role in ("closing", "proof"):
         return curve
-    for number in settled:
-        score = study.trials[number].score
-        curve = curve.add(None if score is None else study.objective.gain(score.value, 0.0))
+    for trial in settled:
+        curve = curve.add(None if trial.score is None else study.objective.gain(trial.score.value, 0.0))
     return curve
 
 
-def _counts(trial: Trial) -> bool:
-    """Pruned and stopped trials say nothing about failure or progress."""
-    result = trial.result
-    return result is not None and not isinstance(result, (Pruned, Stopped))
+def _commonest(before: Sequence[tuple[str, int]], reasons: Sequence[str]) -> tuple[tuple[str, int], ...]:
+    failures = dict(before)
+    for reason in reasons:
+        failures[reason] = failures.get(reason, 0) + 1
+    return tuple(sorted(failures.items(), key=lambda item: -item[1])[:5])
 
 
-def _window(study: Study, recent: tuple[bool, ...], settled: list[int]) -> tuple[bool, ...]:
-    new = recent + tuple(study.trials[n].failed for n in settled)
-    return new[-study.bounds.failure_window :]
+def _window(study: Study, recent: tuple[bool, ...], settled: Sequence[Trial]) -> tuple[bool, ...]:
+    return (*recent, *[trial.failed for trial in settled])[-study.bounds.failure_window :]
 
 
 def _direct(study: Study, event: Directed) -> None:

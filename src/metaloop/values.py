@@ -16,8 +16,11 @@ Direction: TypeAlias = Literal["max", "min"]
 FailureKind: TypeAlias = Literal["build", "evaluation", "hypothesis", "cheating", "limit", "metric", "lost"]
 
 
-class Value(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
-    """What all of these are: immutable, compared by content, and readable when a later version wrote more fields."""
+class Value(msgspec.Struct, frozen=True, forbid_unknown_fields=False, gc=False):
+    """What all of these are: immutable, compared by content, and readable when a later version wrote more fields.
+
+    Nothing frozen can be part of a cycle, so the garbage collector is not told of them.
+    """
 
 
 # ---- what is wanted --------------------------------------------------------------------------------------------------

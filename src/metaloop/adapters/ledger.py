@@ -49,10 +49,12 @@ class SqliteLedger:
 
     def read(self, after: int = 0, upto: int | None = None) -> Iterator[Entry]:
         """The entries in order, every hash checked on the way. Raises Damaged."""
+        end = 0, ""
         for entry, link in verified(self._db, self.folder):
-            self.place, self._hash = entry.place, link
+            end = entry.place, link
             if entry.place > after and (upto is None or entry.place <= upto):
                 yield entry
+        self.place, self._hash = end  # not before: who stops reading half-way may still append
         _check_head(self.folder, self.place, self._db)
         if self._twin.place != self.place:
             self._top_up()
@@ -188,8 +190,7 @@ def verified(db: sqlite3.Connection, folder: Path) -> Iterator[tuple[Entry, str]
     """Rows in order with their hashes, each checked against the one before. Raises Damaged at the first that is not."""
     link, expected = "", 1
     with _refusing(folder / FILE):
-        for place, text, stored in db.execute("select place, body, hash from event order by place"):
-            body = text.encode()
+        for place, body, stored in db.execute("select place, cast(body as blob), hash from event order by place"):
             link = chain(link, body)
             if place != expected or link != stored:
                 what = f"entry {expected} is missing" if place != expected else f"entry {place} was changed"

@@ -10,8 +10,9 @@ import contextlib
 import json
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -44,7 +45,7 @@ class Paths:
 class Projections:
     """An `engine.Observer` that keeps the files of one study up to date, one write a commit."""
 
-    def __init__(self, paths: Paths, events: Sequence[Entry], study: Study, told: Callable[[str], None]) -> None:
+    def __init__(self, paths: Paths, events: Iterable[Entry], study: Study, told: Callable[[str], None]) -> None:
         """Writes all of it, as it stands. `told` hears of what cannot be written."""
         self.paths, self._tell, self._failed = paths, told, False
         self._open: dict[int, list[int]] = {}
@@ -66,14 +67,14 @@ class Projections:
             self._failed = True
             self._tell(f"{error.filename or 'a copy'}: {error.strerror}; copies are made anew at the next start")
 
-    def _all(self, events: Sequence[Entry], study: Study) -> None:
+    def _all(self, events: Iterable[Entry], study: Study) -> None:
         _claim(self.paths)
         for path in (self.paths.results, self.paths.events, self.paths.checkpoint):
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
         self._results(study)
         if self.paths.events:
-            _write(self.paths.events, "".join(map(_event, events)))
+            _write(self.paths.events, map(_event, events))
         for round in study.open.values():
             self._open[round.number] = list(round.trials)
             if round.role == "proof":
@@ -84,8 +85,8 @@ class Projections:
 
     def _results(self, study: Study) -> None:
         if self.paths.results:
-            lines = [exports.line(exports.COLUMNS), *(exports.table_line(study, number) for number in decided(study))]
-            _write(self.paths.results, "".join(f"{text}\n" for text in lines))
+            lines = chain([exports.line(exports.COLUMNS)], (exports.table_line(study, n) for n in decided(study)))
+            _write(self.paths.results, (f"{text}\n" for text in lines))
 
     def _more(self, entries: Sequence[Entry], study: Study) -> None:
         if self._failed:
@@ -142,8 +143,8 @@ class Projections:
         folder = self._place(number)
         folder.mkdir(parents=True, exist_ok=True)
         record = row(study, study.trials[number])
-        _write(folder / "version.json", msgspec.json.format(msgspec.json.encode(record), indent=2).decode() + "\n")
-        _write(folder / "params.json", json.dumps(record.params, indent=2, ensure_ascii=False) + "\n")
+        _write(folder / "version.json", [msgspec.json.format(msgspec.json.encode(record), indent=2).decode(), "\n"])
+        _write(folder / "params.json", [json.dumps(record.params, indent=2, ensure_ascii=False), "\n"])
 
     def _place(self, number: int) -> Path:
         return self.paths.versions / f"v{number:04}"
@@ -159,7 +160,7 @@ class Projections:
                 "best": None if incumbent is None else msgspec.to_builtins(row(study, incumbent)),
                 "closed": study.closed.reason if study.closed else None,
             }
-            _write(self.paths.checkpoint, json.dumps(state, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+            _write(self.paths.checkpoint, [json.dumps(state, indent=2, ensure_ascii=False, allow_nan=False), "\n"])
 
 
 def decided(study: Study) -> list[int]:
@@ -201,7 +202,7 @@ def _claim(paths: Paths) -> None:
     """Remembers what we are about to make, so that the next start knows it for ours."""
     named = {str(path) for path in paths.named()}
     if not named <= (mine := _claims(paths)):
-        _write(paths.trials.parent / CLAIMS, json.dumps(sorted(mine | named), indent=2) + "\n")
+        _write(paths.trials.parent / CLAIMS, [json.dumps(sorted(mine | named), indent=2), "\n"])
 
 
 def _tracked(path: Path) -> bool:
@@ -216,8 +217,9 @@ def _event(entry: Entry) -> str:
     return msgspec.json.encode(entry).decode() + "\n"
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path: Path, text: Iterable[str]) -> None:
     """Whole or not at all, for whoever reads at this moment."""
     draft = path.with_name(f".{path.name}.tmp")
-    draft.write_text(text, encoding="utf-8")
+    with draft.open("w", encoding="utf-8") as file:
+        file.writelines(text)
     draft.replace(path)

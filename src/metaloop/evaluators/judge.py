@@ -71,7 +71,7 @@ def _looks_better(view: View, first: float, holder: Trial) -> bool:
     """
     assert holder.score is not None
     better = view.objective.better(first, holder.score.value)
-    twin = _value(view.objective, holder.runs[0].last) if 0 in holder.runs else None
+    twin = _value(view.objective, holder.result)
     paired = view.evidence.paired()
     if twin is None or paired is False:
         return better
@@ -265,7 +265,7 @@ def _decision(study: Study, trial: Trial, holder: Trial | None, leader: Trial | 
 def _untested(terms: Terms, trial: Trial, holder: Trial) -> str:
     """Why something better by its value was not run beside the incumbent, and so is not proven."""
     objective = terms.objective
-    first, twin = (_value(objective, t.runs[0].last if 0 in t.runs else None) for t in (trial, holder))
+    first, twin = (_value(objective, t.result) for t in (trial, holder))
     if first is None or twin is None or objective.better(first, twin):
         return f"not proven: another trial was the incumbent when this one was measured, not trial {holder.number}"
     new, old = digits(first, twin)

@@ -12,6 +12,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Sequence
+from sys import intern
 from typing import cast
 
 from metaloop.roles import Outcome, StepOutcome
@@ -167,7 +168,7 @@ class _Found:
             return
         if self.numbers.get(name, new) != new:
             self._warn(f"{name} was reported as {self.numbers[name]!r} and as {new!r}: the last one counts")
-        self.numbers[name] = new
+        self.numbers[intern(name)] = new  # one text for all trials
         self.bad.pop(name, None)
 
     def _warn(self, text: str) -> None:

@@ -95,6 +95,7 @@ class InProcessExecutor:
         return kept if kept is not None and kept.nonce == nonce else None
 
     def _settle(self, kept: Kept, outcome: Outcome) -> Outcome:
+        self._own.discard(f"{kept.nonce}@{kept.job.dir}")
         self._store[kept.job.dir] = msgspec.structs.replace(kept, outcome=outcome)
         return outcome
 
