@@ -419,15 +419,18 @@ class _Handler(BaseHTTPRequestHandler):
         return None
 
     def _body(self) -> bytes:
+        body = self.rfile.read(length := self._length())
+        if len(body) < length:
+            raise ConnectionAbortedError
+        return body
+
+    def _length(self) -> int:
         length = self.headers.get("Content-Length", "")
         if not (length.isascii() and length.isdecimal()):
             raise Wrong(411, "expected a Content-Length")
         if len(length) > 15 or int(length) > MOST_BYTES:
             raise Wrong(413, f"expected a request of at most {MOST_BYTES} bytes, found {length[:15]}")
-        body = self.rfile.read(int(length))
-        if len(body) < int(length):
-            raise ConnectionAbortedError
-        return body
+        return int(length)
 
     def _hung_up(self) -> bool:
         poll = select.poll()
@@ -457,11 +460,12 @@ class _Handler(BaseHTTPRequestHandler):
                 pass
 
     def handle_expect_100(self) -> bool:
-        """Refuses what is too long before it is sent."""
-        length = self.headers.get("Content-Length", "")
-        return (
-            bool(len(length) <= 15 and length.isdecimal() and int(length) > MOST_BYTES) or super().handle_expect_100()
-        )
+        """What is too long is refused before it is sent: by `_body`, in words."""
+        try:
+            self._length()
+        except Wrong:
+            return True
+        return super().handle_expect_100()
 
     def log_message(self, format: str, *args: object) -> None:
         """Requests are told by the desk."""
