@@ -194,7 +194,7 @@ def test_several_asks_are_open_at_once_and_each_gets_its_own_reply(hand: Hand) -
     assert hand.http("GET", "/health")[1]["open"] == []
 
 
-def test_numbers_go_on_and_a_reply_of_an_earlier_session_answers_nothing(hand: Hand) -> None:
+def test_numbers_go_on_and_a_reply_to_an_earlier_server_answers_nothing(hand: Hand) -> None:
     hand.write("old", "0041")
     other = Hand(hand.folder)
     try:

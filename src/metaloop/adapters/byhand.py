@@ -205,7 +205,7 @@ def completion(number: str, reply: Reply, now: float) -> dict[str, object]:
 class Desk:
     """The folder in which asks lie and replies are laid. `tell` is given a line for whoever sits there.
 
-    A number is used once, also where another server uses the folder; replies of earlier sessions answer nothing.
+    A number is used once, also where another server uses the folder; replies to earlier servers answer nothing.
     """
 
     def __init__(self, folder: Path, tell: Callable[[str], None], cassette: Path | None = None) -> None:
