@@ -149,12 +149,23 @@ def test_a_reply_that_is_still_being_written_is_waited_for(hand: Hand) -> None:
     hand.read()
     path = hand.folder / "0001.reply.md"
     path.touch()
+    time.sleep(3 * byhand.SETTLE_S)
     with path.open("w") as file:
         for word in ("one ", "two"):
             file.write(word)
             file.flush()
             time.sleep(3 * byhand.SETTLE_S)
     assert asked.result()[1]["choices"][0]["message"]["content"] == "one two"
+
+
+def test_a_reply_that_is_written_piece_by_piece_is_taken_once_it_stays_as_it_is(hand: Hand) -> None:
+    asked = hand.asking(chat())
+    hand.read()
+    for word in ("one ", "two ", "three"):
+        with (hand.folder / "0001.reply.md").open("a") as file:
+            file.write(word)
+        time.sleep(byhand.SETTLE_S / 3)
+    assert asked.result()[1]["choices"][0]["message"]["content"] == "one two three"
 
 
 def test_a_folder_or_a_pipe_in_place_of_a_reply_is_none(hand: Hand) -> None:
@@ -183,7 +194,7 @@ def test_several_asks_are_open_at_once_and_each_gets_its_own_reply(hand: Hand) -
     assert hand.http("GET", "/health")[1]["open"] == []
 
 
-def test_numbers_go_on_and_a_reply_of_an_earlier_session_answers_nothing(hand: Hand) -> None:
+def test_numbers_go_on_and_a_reply_to_an_earlier_server_answers_nothing(hand: Hand) -> None:
     hand.write("old", "0041")
     other = Hand(hand.folder)
     try:
@@ -196,6 +207,16 @@ def test_numbers_go_on_and_a_reply_of_an_earlier_session_answers_nothing(hand: H
     finally:
         other.end()
     assert not list(hand.folder.glob(".*"))
+
+
+def test_a_number_is_given_once_however_many_ask_for_one(tmp_path: Path) -> None:
+    """Two servers on one folder, in a hurry: no ask is written over another."""
+    desks = [Desk(tmp_path, lambda line: None), Desk(tmp_path, lambda line: None)]
+    asked = request(json.dumps(chat()).encode())
+    with ThreadPoolExecutor(8) as pool:
+        numbers = list(pool.map(lambda at: desks[at % 2].ask(asked), range(100)))
+    assert sorted(numbers) == [f"{number:04}" for number in range(1, 101)]
+    assert len(list(tmp_path.iterdir())) == 100
 
 
 # ---- who goes away ---------------------------------------------------------------------------------------------------
@@ -362,7 +383,10 @@ def unfenced(text: str) -> str:
     return "\n".join(out)
 
 
-NASTY = st.text(alphabet=st.sampled_from("`~#\n\r\t \x1b\x85\u2028\u202efi")) | st.text(st.characters(codec="utf-8"))
+PIECES = st.sampled_from(
+    ["`", "```", "````", "~~~", "\n", "\n```\n", "\n````\n", "\r", "# Ask", '"', '"`', " ", "\x1b", "\x85", "\u202e"]
+)
+NASTY = st.lists(PIECES, max_size=8).map("".join) | st.text(st.characters(codec="utf-8"))
 
 
 @given(st.lists(st.tuples(NASTY, NASTY), min_size=1, max_size=3), NASTY, NASTY)
@@ -460,10 +484,14 @@ def test_the_verb_says_where_it_is_and_ends_at_once(tmp_path: Path, number: int,
                     (tmp_path / "desk/0001.reply.md").write_text("x = 1")
                     assert json.loads(client.getresponse().read())["choices"][0]["message"]["content"] == "x = 1"
                     assert "answered" in served.stderr.readline()
+            idle = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+            idle.request("GET", "/health")
+            assert idle.getresponse().read()
             began = time.monotonic()
             served.send_signal(number)
             assert served.wait(timeout=20) == code
             assert time.monotonic() - began < 5
+            idle.close()
         assert served.stderr.read() == "ask 0002: the server was ended; it is now desk/0002.gone.md\n"
     assert sorted(path.name for path in (tmp_path / "desk").iterdir()) == [
         "0001.ask.md",

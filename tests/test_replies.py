@@ -120,6 +120,12 @@ def test_two_wrappers_that_both_name_parameters_are_refused_and_one_that_names_n
     both = told(json.dumps({"params": RIGHT, "values": {"lr": 0.1}}), "ambiguous")
     assert '"params" and "values"' in both
     assert point(json.dumps({"config": {"seed": 1}, "params": RIGHT})).values == RIGHT
+    assert point(json.dumps({"config": RIGHT, "input": {"seed": 1}})).values == RIGHT
+
+
+def test_params_that_name_no_parameter_are_not_passed_over_for_something_else() -> None:
+    told(json.dumps({"params": {"rate": 0.5}, "input": RIGHT}), "ambiguous")
+    assert "params.rate: no such parameter" in told(json.dumps({"params": {"rate": 0.5}, "tried": RIGHT}), "unknown")
 
 
 def test_a_broken_object_in_a_string_is_told_with_its_path() -> None:
@@ -193,6 +199,10 @@ def test_where_an_object_breaks_is_told() -> None:
     assert 'begins on line 2, at params.lr: expected a value, found ".5' in told(
         'so:\n{"params": {"depth": 1, "lr": .5}}', "not_json"
     )
+    assert 'line 1, at params.lr: expected a value, found "+1' in told('{"params": {"lr": +1}}', "not_json")
+    assert "line 1, at params: expected a key in double quotes" in told('{"params": {"lr": 1, depth: 3}}', "not_json")
+    assert "line 1: expected a key in double quotes or }" in told("{lr: 1}", "not_json")
+    assert "at why: expected a string that is closed" in told('{"params": {}, "why": "a\nb"}', "not_json")
     assert "expected a colon, found the end of the text" in told('{"params": {"lr"', "not_json")
     assert f"at most {DEEPEST} levels" in told('{"a":' * 1000 + "1" + "}" * 1000, "not_json")
     assert f"more than {MOST}" in told("{}" * (MOST + 1), "too_many")

@@ -205,7 +205,7 @@ def completion(number: str, reply: Reply, now: float) -> dict[str, object]:
 class Desk:
     """The folder in which asks lie and replies are laid. `tell` is given a line for whoever sits there.
 
-    A number is used once, also where another server uses the folder; replies of earlier sessions answer nothing.
+    A number is used once, also where another server uses the folder; replies to earlier servers answer nothing.
     """
 
     def __init__(self, folder: Path, tell: Callable[[str], None], cassette: Path | None = None) -> None:
@@ -419,15 +419,18 @@ class _Handler(BaseHTTPRequestHandler):
         return None
 
     def _body(self) -> bytes:
+        body = self.rfile.read(length := self._length())
+        if len(body) < length:
+            raise ConnectionAbortedError
+        return body
+
+    def _length(self) -> int:
         length = self.headers.get("Content-Length", "")
         if not (length.isascii() and length.isdecimal()):
             raise Wrong(411, "expected a Content-Length")
         if len(length) > 15 or int(length) > MOST_BYTES:
             raise Wrong(413, f"expected a request of at most {MOST_BYTES} bytes, found {length[:15]}")
-        body = self.rfile.read(int(length))
-        if len(body) < int(length):
-            raise ConnectionAbortedError
-        return body
+        return int(length)
 
     def _hung_up(self) -> bool:
         poll = select.poll()
@@ -457,11 +460,12 @@ class _Handler(BaseHTTPRequestHandler):
                 pass
 
     def handle_expect_100(self) -> bool:
-        """Refuses what is too long before it is sent."""
-        length = self.headers.get("Content-Length", "")
-        return (
-            bool(len(length) <= 15 and length.isdecimal() and int(length) > MOST_BYTES) or super().handle_expect_100()
-        )
+        """What is too long is refused before it is sent: by `_body`, in words."""
+        try:
+            self._length()
+        except Wrong:
+            return True
+        return super().handle_expect_100()
 
     def log_message(self, format: str, *args: object) -> None:
         """Requests are told by the desk."""

@@ -45,7 +45,8 @@ WRAPPED = 12
 TOLD, WHY, NOTE = 2000, 2000, 300
 """Characters of a problem, of the model's reason and of a note at most."""
 
-HOLDERS = {"params", "parameters", "hyperparameters", "values", "config", "configuration", "settings", "point"}
+PARAMS = {"params", "parameters", "hyperparameters"}
+HOLDERS = {"values", "config", "configuration", "settings", "point"}
 ENVELOPES = {
     "result",
     "response",
@@ -59,8 +60,10 @@ ENVELOPES = {
     "data",
 }
 CALLS = {"tool_calls", "tool_call", "tool_use", "function_call", "function", "arguments", "args", "input"}
-WRAPPERS = HOLDERS | ENVELOPES | CALLS
-"""Keys that parameters may stand under, in any case of letters."""
+WRAPPERS = PARAMS | HOLDERS | ENVELOPES | CALLS
+"""Keys that parameters may stand under, in any case of letters. What is called `PARAMS` is meant for them, whatever it
+holds; of the others, the one that names a parameter is meant.
+"""
 
 REASONS = {"rationale", "why", "reason", "reasons", "reasoning", "explanation", "justification", "hypothesis"}
 REASONS |= {"thought", "thoughts", "analysis", "comment"}
@@ -169,16 +172,20 @@ def _reads(thing: "_Object | _Broken", space: Space) -> Iterator[_Ranked]:
 
 
 def _levels(thing: "_Object", space: Space, path: str, around: tuple[dict[str, object], ...]) -> list[_Level]:
-    """The innermost objects that wrappers lead to. Two wrappers side by side that both name parameters are a fault."""
+    """The innermost objects that wrappers lead to. Two wrappers side by side that are both meant are a fault."""
     if thing.slips:
         return [_Level(path, thing.held, around, Problem("not_json", "\n".join(thing.slips)))]
     inside = {} if len(around) == WRAPPED else _inside(thing.held, space, path, around)
-    naming = [key for key, levels in inside.items() if any(level.likely(space) == 2 for level in levels)]
-    if len(naming) > 1:
-        keys = " and ".join(_shown(key) for key in naming)
+    meant = [
+        key
+        for key, levels in inside.items()
+        if key.lower() in PARAMS or any(level.likely(space) == 2 for level in levels)
+    ]
+    if len(meant) > 1:
+        keys = " and ".join(_shown(key) for key in meant)
         text = f"{path or 'the object'}: expected the parameters once, found them under {keys}"
         return [_Level(path, thing.held, around, Problem("ambiguous", text))]
-    return [level for key in naming or inside for level in inside[key]] or [_Level(path, thing.held, around)]
+    return [level for key in meant or inside for level in inside[key]] or [_Level(path, thing.held, around)]
 
 
 def _inside(
@@ -494,8 +501,11 @@ def _broken(text: str, start: int, at: int, nest: Sequence[_Nest], want: str) ->
         return _Broken(f"{place}: expected at most {DEEPEST} levels, found more")
     rest = text[at : at + 200].lstrip()
     found = _shown(rest) if rest else "the end of the text"
-    inside = f", at {_path(nest)}" if nest and nest[-1].held else ""
-    return _Broken(f"{place}{inside}: expected {want}, found {found}")
+    inside = nest[:-1] if want in (_KEY, _FIRST_KEY) else nest
+    place += f", at {_path(inside)}" if inside else ""
+    if rest.startswith('"') and "text" in _ALLOWED[want]:
+        want = "a string that is closed, a line break in it written as \\n"
+    return _Broken(f"{place}: expected {want}, found {found}")
 
 
 # ---- words -----------------------------------------------------------------------------------------------------------
