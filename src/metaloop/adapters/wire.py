@@ -5,12 +5,19 @@ SDK picks up from its surroundings gets out, nor does a key go where it does not
 """
 
 import contextlib
+import socket
 from collections.abc import Mapping
 
 import httpx2
 
 CONNECT_S = 10.0
 """Seconds for a connection to stand. Reading has no limit of its own: the deadline of the ask ends it."""
+KEEPALIVE = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60),  # below the time after which routers forget who is silent
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15),
+)
+"""Some models think for many minutes before the first byte."""
 KEPT = ("content-type", "location", "retry-after", "retry-after-ms")
 """Headers of a response that somebody reads. Not content-encoding: what is packed stays packed, and cannot swell."""
 
@@ -30,7 +37,8 @@ class Wire(httpx2.AsyncBaseTransport):
         self._origin, self._headers, self._most = _origin(base_url), headers, most
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=20)
         # What SSL_CERT_FILE and SSL_CERT_DIR name is trusted. Without TLS there is nothing to load.
-        self._inner = httpx2.AsyncHTTPTransport(verify=base_url.scheme == "https", limits=limits)
+        secure = base_url.scheme == "https"
+        self._inner = httpx2.AsyncHTTPTransport(verify=secure, limits=limits, socket_options=KEEPALIVE)
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         if _origin(request.url) != self._origin:
