@@ -228,6 +228,8 @@ class Round(Struct):
     directive: Directed | None = None
     index: int = 0
     """How many search rounds were opened before it."""
+    beside: int = 0
+    """How many were open then whose proposals were not there yet."""
 
 
 class Tally(Value, frozen=True):
@@ -443,7 +445,8 @@ def evolve(study: Study, entry: Entry) -> None:
     event = entry.event
     match event:  # the commonest first
         case RoundOpened():
-            round = Round(event.round, event.role, event.seen, entry.place, index=study.searched)
+            beside = sum(not other.proposed for other in study.open.values())
+            round = Round(event.round, event.role, event.seen, entry.place, index=study.searched, beside=beside)
             if event.role == "directed":
                 round.directive = study.directives.pop(0)
             round.proposed = event.role in ("closing", "proof")
@@ -791,6 +794,16 @@ class View:
     def index(self) -> int:
         """How many search rounds were opened before this one: 0 for the first."""
         return self._round.index
+
+    @property
+    def beside(self) -> int:
+        """How many rounds were asking when this one was opened: none of them sees the others' answers."""
+        return self._round.beside
+
+    @property
+    def most(self) -> int:
+        """Search rounds that there may be in all."""
+        return self._study.bounds.max_iterations
 
     @property
     def incumbent(self) -> Trial | None:

@@ -5,20 +5,24 @@ the round is faulted: nobody else proposes in the model's name. Only where the s
 (`policy.fallback`) does that one propose, and the proposal says so.
 """
 
+import math
 from collections.abc import Sequence
 
 from metaloop.errors import ProposerError
 from metaloop.events import Reply
 from metaloop.flow import Flow, Message, Prompt
-from metaloop.policies.brief import brief, compact, fill, plain
+from metaloop.policies.brief import brief, compact, fill, plain, shortly
 from metaloop.policies.picture import picture
 from metaloop.policies.replies import Point, Problem, values
 from metaloop.roles import Propose
 from metaloop.study import View
-from metaloop.values import Choices, Domain, Params, Proposal
+from metaloop.values import Choices, Domain, Params, Proposal, Scalar, number
 
 CORRECTIONS = 2
 """So often a reply that cannot be run is sent back with the reason."""
+
+STARTUP = 10
+"""Scored trials with which the sampler begins to model; before, it draws at random."""
 
 ROLE = "proposer"
 
@@ -40,7 +44,14 @@ def guided(sampler: Propose, name: str, stand_in: Propose | None = None) -> Prop
         if not suggested:
             return ()
         change = suggested[0].change
-        guide = fill(view.texts["guided"], sampler=name, suggestion=compact(change.values), picture=picture(view))
+        guide = fill(
+            view.texts["guided" if (scored := _scored(view)) >= STARTUP else "early"],
+            sampler=name,
+            scored=str(scored),
+            startup=str(STARTUP),
+            suggestion=shortly(view, change.values),
+            picture=picture(view),
+        )
         proposals = yield from _ask(view, "guided", brief(view, guide), stand_in)
         return [_marked(proposal, change) for proposal in proposals]
 
@@ -48,13 +59,22 @@ def guided(sampler: Propose, name: str, stand_in: Propose | None = None) -> Prop
 
 
 def _marked(proposal: Proposal, suggested: Params) -> Proposal:
-    """Whether the suggestion was taken, and what was changed in it."""
+    """Whether the suggestion was taken, and what was changed in it: six digits of a number are the number."""
     if proposal.fallback:
         return proposal
     new, old = proposal.change.values, suggested.values
-    changed = [name for name in new if new[name] != old[name]]
+    changed = [name for name in new if not _alike(new[name], old[name])]
     how = "takes the suggestion" if not changed else f"changes {', '.join(changed)} of {compact(old)}"
     return Proposal(proposal.change, proposal.by, f"{proposal.why} ({how})", proposal.parent)
+
+
+def _alike(a: Scalar, b: Scalar) -> bool:
+    return math.isclose(a, b, rel_tol=1e-5) if number(a) and number(b) else a == b
+
+
+def _scored(view: View) -> int:
+    """Trials that a sampler learns from: scored ones with all parameters."""
+    return sum(trial.score is not None and trial.change.values.keys() == view.space.keys() for trial in view.settled())
 
 
 def _ask(view: View, by: str, messages: tuple[Message, ...], stand_in: Propose | None) -> Flow[Sequence[Proposal]]:
@@ -87,8 +107,11 @@ def _read(view: View, reply: Reply) -> Point | str:
     found = values(reply.text, view.space)
     if isinstance(found, Problem):
         return found.text
-    if (number := view.taken(Params(found.values))) is not None:
-        return f"trial {number} had these very parameters; choose a point that was not tried"
+    change = Params(found.values)
+    if view.tried(change) is not None:
+        return f"trial {view.taken(change)} had these very parameters; choose a point that was not tried"
+    if view.taken(change) is not None:
+        return "another proposal, made at the same time, has these very parameters; choose a point farther away"
     return found
 
 
@@ -105,8 +128,8 @@ def schema(view: View) -> dict[str, object]:
     point = {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
     return {
         "type": "object",
-        "properties": {"params": point, "why": {"type": "string"}},
-        "required": ["params", "why"],
+        "properties": {"why": {"type": "string"}, "params": point},  # in this order: reasons first
+        "required": ["why", "params"],
         "additionalProperties": False,
     }
 

@@ -10,16 +10,16 @@ Nothing here is random, and nothing later than the round's view is in it: a flow
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from metaloop.flow import Message
 from metaloop.study import Trial, View
-from metaloop.values import Choices, Domain, Failed, Pruned, Ran, Refused, Scalar, describe
+from metaloop.values import Choices, Domain, Failed, Pruned, Ran, Refused, Scalar, Test, describe
 
 BLOCK = 25
 """The window moves by so many trials, and holds one or two blocks of them."""
 
-LINE, WHY, TAIL = 400, 160, 400
+LINE, WHY, TAIL = 600, 200, 400
 """Characters at most: of a trial's line, of a proposer's reason, of what a program printed at its end."""
 
 TEXT = 16_000
@@ -28,8 +28,13 @@ TEXT = 16_000
 ERRORS, LOGS, HINTS, PENDING = 5, 3, 5, 16
 """How many of each are shown, the newest."""
 
+DIGITS = 6
+"""Significant digits of a number that is shown, where its domain has such a number."""
+
 WORDS = {"crowned": "kept: the best then", "discarded": "no better", "provisional": "looks better, not proven"}
 """Verdicts, for who does not know ours."""
+
+_METRIC = re.compile(r"\s*(METRIC\s+)?\S{1,200}\s*[=:]\s*\S{1,100}\s*$|\s*\{.*\}\s*$")
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -43,7 +48,7 @@ def brief(view: View, guide: str = "") -> tuple[Message, ...]:
         task=f"The task, as its owner put it:\n\n{cut(texts.get('task', ''))}" if texts.get("task") else "",
         space="\n".join(f"- {name}: {domain_text(domain)}" for name, domain in view.space.items()),
         rule=rule(view),
-        example=", ".join(f"{json.dumps(name)}: {json.dumps(d.middle())}" for name, d in view.space.items()),
+        example=compact({name: short(domain.middle(), domain) for name, domain in view.space.items()})[1:-1],
     )
     shown = "\n\n".join(part for part in (source(view), history(view)) if part)
     room = max(800, (len(system) + len(shown)) // 4)
@@ -97,7 +102,8 @@ def rule(view: View) -> str:
         case "proven":
             return (
                 "Each trial is run once. One that looks better than the best so far is run again beside it, on fresh "
-                "seeds, and kept only if that proves it: small gains within the noise are not."
+                f"seeds, in up to {view.terms.confirm} pairs, and kept only if those prove it. Where no result ever "
+                "varies, better is better."
             )
         case "provisional":
             return (
@@ -109,7 +115,7 @@ def rule(view: View) -> str:
 def source(view: View) -> str:
     """The program that is measured, fenced."""
     text = view.texts.get("source", "")
-    return f"The program that is run:\n\n{fenced('source', cut(text))}" if text else ""
+    return f"# The program that is run\n\n{fenced('source', cut(text))}" if text else ""
 
 
 # ---- what grows ------------------------------------------------------------------------------------------------------
@@ -123,7 +129,8 @@ def history(view: View) -> str:
     older = [trial for trial in decided if trial.number < first and trial.role != "baseline"]
     lines = [trial_text(view, trial) for trial in decided if trial.number >= first or trial.role == "baseline"]
     head = [summary(view, older)] if older else []
-    return "\n".join(["The trials so far:", *head, *lines]) if lines else "No trial was made so far."
+    title = "# The trials so far\n\nnumber | parameters | what came of it | why it was tried\n"
+    return "\n".join([title, *head, *lines]) if lines else "# The trials so far\n\nNone."
 
 
 def summary(view: View, trials: Sequence[Trial]) -> str:
@@ -142,10 +149,14 @@ def summary(view: View, trials: Sequence[Trial]) -> str:
 
 def trial_text(view: View, trial: Trial) -> str:
     """One trial in a line: number, parameters, what came of it, who proposed it and why."""
-    params = compact(trial.change.values) if trial.change.values else "the program as it is"
-    told = f"{trial.number} | {params} | {outcome(view, trial)} | {plain(trial.proposal.by, 40)}"
-    why = plain(trial.proposal.why, WHY)
-    return plain(f"{told}: {why}" if why else told, LINE)
+    params = shortly(view, trial.change.values) if trial.change.values else "the program with its own defaults"
+    return plain(f"{trial.number} | {params} | {outcome(view, trial)} | {_reason(trial)}", LINE)
+
+
+def _reason(trial: Trial) -> str:
+    """Why it was proposed; and by whom, where that was no model."""
+    by, why = trial.proposal.by, plain(trial.proposal.why, WHY)
+    return why if by.startswith(("llm:", "guided:")) else f"by {plain(by, 40)}" + (f": {why}" if why else "")
 
 
 def outcome(view: View, trial: Trial) -> str:
@@ -153,9 +164,8 @@ def outcome(view: View, trial: Trial) -> str:
     if trial.score is not None:
         spread = f" (mean of {trial.score.runs}, sd {trial.score.sd:.2g})" if trial.score.sd is not None else ""
         others = "".join(f", {name} = {value:.6g}" for name, value in trial.score.others.items())
-        unproven = trial.score.test is not None and not trial.score.test.kept
-        verdict = "looked better, not proven" if unproven else WORDS.get(trial.verdict, trial.verdict)
-        return f"{view.objective.metric} = {trial.score.value:.6g}{spread}{others}, {verdict}"
+        told = told_test(trial.score.test) if trial.score.test is not None else WORDS.get(trial.verdict, trial.verdict)
+        return f"{view.objective.metric} = {trial.score.value:.6g}{spread}{others}, {told}"
     match trial.result:
         case Failed() | Refused() | Pruned():
             return f"{trial.verdict}: {quoted(trial.result.reason)}"
@@ -163,9 +173,31 @@ def outcome(view: View, trial: Trial) -> str:
             return trial.verdict
 
 
-def compact(values: dict[str, Scalar]) -> str:
+def told_test(test: Test) -> str:
+    """What a test came to, with the numbers."""
+    if test.problem:
+        return f"looked better than trial {test.against}; a run of its proof failed with {quoted(test.problem)}"
+    gain = sum(test.differences) / len(test.differences)
+    proven = "proven better than" if test.kept else "looked better, and is not proven; beside"
+    return f"{proven} trial {test.against}: {gain:+.3g} on average over {len(test.differences)} fresh pairs"
+
+
+def compact(values: Mapping[str, Scalar]) -> str:
     """Parameters as JSON."""
     return json.dumps(values, ensure_ascii=False)
+
+
+def shortly(view: View, values: Mapping[str, Scalar]) -> str:
+    """The same, with no more digits than are worth reading."""
+    return compact({name: short(value, view.space.get(name)) for name, value in values.items()})
+
+
+def short(value: Scalar, domain: Domain | None) -> Scalar:
+    """`value` with few digits, where its domain has that; else as it is."""
+    if not isinstance(value, float) or domain is None:
+        return value
+    near = float(f"{value:.{DIGITS}g}")
+    return near if domain.accept(near) == near else value
 
 
 # ---- what is new -----------------------------------------------------------------------------------------------------
@@ -174,15 +206,33 @@ def compact(values: dict[str, Scalar]) -> str:
 def _next(view: View, guide: str, room: int) -> str:
     errors, logs = _errors(view, room * 2 // 3), _logs(view, room // 3)
     hints = [f"- {plain(hint.text, WHY)}" for hint in view.hints[-HINTS:]]
+    others = (
+        f"{view.beside} more proposals are being asked for at this moment, and none sees the others' answers: keep "
+    )
+    others += "yours apart from what they will likely be, and the one thing that you vary from what they vary."
     return fill(
         view.texts["next"],
         incumbent=_incumbent(view),
         under_way=_under_way(view),
         errors=errors,
         logs=logs,
-        hints="\n".join(["Hints from the owner:", *hints]) if hints else "",
+        hints="\n".join(["# Hints from the owner", "", *hints]) if hints else "",
+        noise=_noise(view),
+        beside=others if view.beside else "",
         guide=guide,
         number=str(view.index + 1),
+        most=str(view.most),
+    )
+
+
+def _noise(view: View) -> str:
+    """How far one run may be off, where that is known."""
+    width = view.evidence.width()
+    if not width:
+        return ""
+    return (
+        f"One run is off by {width:.2g} (standard deviation): so much do runs of the same parameters differ, and a "
+        "smaller gain is rarely proven."
     )
 
 
@@ -190,29 +240,42 @@ def _incumbent(view: View) -> str:
     best, leader = view.incumbent, view.leader
     if best is None:
         return "Nothing was measured so far."
-    text = f"The best so far: trial {trial_text(view, best)}"
+    text = f"The best so far is {_named(view, best)}"
     if leader is not None and leader is not best:
-        text += f"\nLooks better, and is not proven: trial {trial_text(view, leader)}"
+        text += f"\nWhat looks better, and is not proven: {_named(view, leader)}"
     return text
 
 
+def _named(view: View, trial: Trial) -> str:
+    value = f"{view.objective.metric} = {_value(trial):.6g}" if trial.score else ""
+    params = compact(trial.change.values) if trial.change.values else "the program with its own defaults"
+    return f"trial {trial.number}: {value} with {params}"
+
+
 def _under_way(view: View) -> str:
-    shown = [f"- {compact(change.values)}" for _, change in view.pending() if change.values][-PENDING:]
-    return "\n".join(["Under way, do not repeat:", *shown]) if shown else ""
+    shown = [f"- {shortly(view, change.values)}" for _, change in view.pending() if change.values][-PENDING:]
+    return "\n".join(["# Under way, not to be repeated", "", *shown]) if shown else ""
 
 
 def _errors(view: View, room: int) -> str:
     """The ends of what the last failed trials wrote to stderr."""
     failed = ((trial, trial.result) for trial in _newest(view))
     tails = [(trial, result.tail) for trial, result in failed if isinstance(result, Failed) and result.tail.strip()]
-    return _printed("What the last trials that failed wrote to stderr:", tails[:ERRORS], room)
+    return _printed("# What the last trials that failed wrote to stderr", tails[:ERRORS], room)
 
 
 def _logs(view: View, room: int) -> str:
-    """The ends of what the last measured trials printed."""
+    """The ends of what the last measured trials printed, without their metrics: those that count are in the list, and
+    others may be there for nobody to choose by.
+    """
     ran = ((trial, trial.result) for trial in _newest(view))
-    tails = [(trial, result.tail) for trial, result in ran if isinstance(result, Ran) and result.tail.strip()]
-    return _printed("What the last trials printed:", tails[:LOGS], room)
+    tails = [(trial, _prose(result.tail)) for trial, result in ran if isinstance(result, Ran)]
+    return _printed("# What the last trials printed", [(t, tail) for t, tail in tails if tail][:LOGS], room)
+
+
+def _prose(text: str) -> str:
+    """`text` without the lines that are metrics."""
+    return "\n".join(line for line in text.splitlines() if not _METRIC.match(line)).strip()
 
 
 def _newest(view: View) -> Iterable[Trial]:
@@ -228,7 +291,7 @@ def _printed(title: str, tails: Sequence[tuple[Trial, str]], room: int) -> str:
         if sum(map(len, blocks)) + len(block) > room:
             break
         blocks.append(block)
-    return "\n".join([title, *blocks]) if blocks else ""
+    return "\n".join([title, "", *blocks]) if blocks else ""
 
 
 # ---- text that is not ours -------------------------------------------------------------------------------------------

@@ -140,8 +140,8 @@ def _nothing(text: str, found: "_Found", space: Space) -> Problem:
 
 def _wanted(space: Space) -> str:
     """What an answer looks like."""
-    keys = "; ".join(f"{_clipped(name)}: {_domain(domain)}" for name, domain in space.items())
-    return _bounded('answer with one JSON object, {"params": {...}}, that holds ' + keys, TOLD // 2)
+    keys = ", ".join(map(_clipped, space))
+    return _bounded(f'wanted is one JSON object with "why" and "params", and in "params" {keys}', TOLD // 2)
 
 
 # ---- where in an object the parameters stand -------------------------------------------------------------------------
