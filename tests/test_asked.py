@@ -219,8 +219,24 @@ def test_every_part_of_a_prompt_is_there() -> None:
     assert "- lr: 1e-05 to 0.1, on a logarithmic scale" in system
     assert '- opt: one of "adam", "sgd"' in system
     assert "print('score=1')" in user
-    assert re.search(r'^1 \| \{"lr": .*\} \| score = \S+, .* \| a try$', user, re.MULTILINE)
+    assert re.search(r'^1 \| \{"lr": .*\} \| score = \S+: .* \| a try$', user, re.MULTILINE)
     assert re.search(r"This is proposal \d+ of at most 3\.", user)
+
+
+def test_an_audit_takes_the_prompts_of_another_version_on_faith() -> None:
+    """Another version may put them otherwise; what follows from the replies has to be the same all the same."""
+    whole = lab(chosen, trials=3)
+    whole.session()
+    whole.entries[1] = replace(
+        whole.entries[1], event=replace(whole.entries[1].event, texts={**TEXTS, "next": "Well?"})
+    )
+    assert list(audit(whole.entries, thought_of))
+    whole.entries[1] = replace(whole.entries[1], event=replace(whole.entries[1].event, version="0.0.0"))
+    assert not list(audit(whole.entries, thought_of))
+    other = next(i for i, entry in enumerate(whole.entries) if isinstance(entry.event, Replied))
+    reply = replace(whole.entries[other].event.reply, text=chosen(Prompt("x", ())))
+    whole.entries[other] = replace(whole.entries[other], event=replace(whole.entries[other].event, reply=reply))
+    assert list(audit(whole.entries, thought_of))
 
 
 # ---- guided, learned -------------------------------------------------------------------------------------------------

@@ -188,7 +188,7 @@ def test_all_that_is_wrong_is_told_at_once_and_what_is_wanted() -> None:
     assert "params.lr: expected 0.0001 to 1, found 2" in text
     assert "params.dept: no such parameter; did you mean 'depth'? expected lr, depth, opt" in text
     assert "params.opt: expected the choices 'sgd', 'adam', found nothing" in text
-    assert text.endswith('one JSON object with "why" and "params", and in "params" lr, depth, opt')
+    assert text.endswith('Send one JSON object with "why" and "params", and in "params" lr, depth, opt.')
 
 
 def test_a_reply_without_json_is_shown_how_it_began() -> None:

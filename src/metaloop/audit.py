@@ -1,13 +1,16 @@
 """Does a ledger follow from itself? Every round, proposal, score and decision is thought again and has to be the same.
 
-Pure. What is taken on faith: what processes and models answered (`Finished`, `Replied`), requests from outside, and
-the clock. That artefacts on disk are those that were read is checked by the command line.
+Pure. What is taken on faith: what processes and models answered (`Finished`, `Replied`), requests from outside, the
+clock, and how another version put its prompts. That artefacts on disk are those that were read is checked by the
+command line.
 """
 
 from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
+from msgspec.structs import replace
 
+from metaloop import __version__
 from metaloop.conduct import think
 from metaloop.events import (
     Abandoned,
@@ -126,7 +129,14 @@ def _check(study: Study, entry: Entry, thought: Thought, due: list[Event]) -> st
 def _think(study: Study, event: Fact, number: int, stage: Stage, thought: Thought, due: list[Event]) -> str:
     """The event has to be the first of what the round's flow concludes now; the rest are due next."""
     due.extend(think(study, study.open[number], stage, thought))
-    return _same(due.pop(0), event) if due else "nothing follows here, and something was written"
+    if not due:
+        return "nothing follows here, and something was written"
+    expected = due.pop(0)
+    if isinstance(expected, Asked) and isinstance(event, Asked) and study.version != __version__:
+        expected = replace(
+            expected, prompts=event.prompts, worst=event.worst
+        )  # that version put its prompts its own way
+    return _same(expected, event)
 
 
 def _same(expected: Event, found: Event) -> str:

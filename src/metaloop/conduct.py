@@ -7,6 +7,7 @@ had asked, faults its round; the round then thinks again from the start.
 from collections.abc import Iterator, Sequence
 from typing import cast
 
+from metaloop import __version__
 from metaloop.costs import spec, unaffordable, worst
 from metaloop.events import (
     Abandoned,
@@ -73,7 +74,7 @@ async def ask(study: Study, act: AskModel, thought: Thought, model: Model) -> Re
 
 def _drive(study: Study, round: Round, stage: Stage, thought: Thought) -> Concluded | Waiting | Differs:
     if stage == "propose":
-        return replay(thought.propose(study.view(round)), round.asked["propose"])
+        return replay(thought.propose(study.view(round)), round.asked["propose"], study.version == __version__)
     bench, past = study.bench(round), round.asked["measure"]
     if round.role == "closing":
         return replay(thought.confirm(bench), past)

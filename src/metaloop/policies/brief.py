@@ -8,6 +8,7 @@ Nothing here is random, and nothing later than the round's view is in it: a flow
 """
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,7 +32,7 @@ ERRORS, LOGS, HINTS, PENDING = 5, 3, 5, 16
 DIGITS = 6
 """Significant digits of a number that is shown, where its domain has such a number."""
 
-WORDS = {"crowned": "kept: the best then", "discarded": "no better", "provisional": "looks better, not proven"}
+WORDS = {"crowned": "kept, the best then", "discarded": "no better", "provisional": "looks better, not proven"}
 """Verdicts, for who does not know ours."""
 
 _METRIC = re.compile(r"\s*(METRIC\s+)?\S{1,200}\s*[=:]\s*\S{1,100}\s*$|\s*\{.*\}\s*$")
@@ -102,8 +103,8 @@ def rule(view: View) -> str:
         case "proven":
             return (
                 "Each trial is run once. One that looks better than the best so far is run again beside it, on fresh "
-                f"seeds, in up to {view.terms.confirm} pairs, and kept only if those prove it. Where no result ever "
-                "varies, better is better."
+                f"seeds, and kept only if up to {view.terms.confirm} such pairs prove it; that ends early where they "
+                "prove it soon, or cannot any more."
             )
         case "provisional":
             return (
@@ -162,15 +163,25 @@ def _reason(trial: Trial) -> str:
 def outcome(view: View, trial: Trial) -> str:
     """What came of a trial: its value and verdict, or why it has none."""
     if trial.score is not None:
-        spread = f" (mean of {trial.score.runs}, sd {trial.score.sd:.2g})" if trial.score.sd is not None else ""
         others = "".join(f", {name} = {value:.6g}" for name, value in trial.score.others.items())
         told = told_test(trial.score.test) if trial.score.test is not None else WORDS.get(trial.verdict, trial.verdict)
-        return f"{view.objective.metric} = {trial.score.value:.6g}{spread}{others}, {told}"
+        return f"{value_text(view, trial)}{others}: {'' if trial.number else 'the baseline, '}{told}"
     match trial.result:
         case Failed() | Refused() | Pruned():
             return f"{trial.verdict}: {quoted(trial.result.reason)}"
         case _:
             return trial.verdict
+
+
+def value_text(view: View, trial: Trial) -> str:
+    """What a trial is worth, and over how many runs; of several, what the first gave, which others compare with."""
+    assert trial.score is not None
+    name, score = view.objective.metric, trial.score
+    if not score.sd:
+        return f"{name} = {score.value:.6g}" + ("" if view.deterministic else " in one run")
+    first = trial.result.metrics.get(name) if isinstance(trial.result, Ran) else None
+    told = "" if first is None else f"; its first run gave {first:.6g}"
+    return f"{name} = {score.value:.6g} (mean of {score.runs}, sd {score.sd:.2g}{told})"
 
 
 def told_test(test: Test) -> str:
@@ -207,9 +218,9 @@ def _next(view: View, guide: str, room: int) -> str:
     errors, logs = _errors(view, room * 2 // 3), _logs(view, room // 3)
     hints = [f"- {plain(hint.text, WHY)}" for hint in view.hints[-HINTS:]]
     others = (
-        f"{view.beside} more proposals are being asked for at this moment, and none sees the others' answers: keep "
+        f"Other choices are being made at this moment, {view.beside} of them, and none sees the others. Avoid the "
+        "obvious next step, which they may take; vary something else."
     )
-    others += "yours apart from what they will likely be, and the one thing that you vary from what they vary."
     return fill(
         view.texts["next"],
         incumbent=_incumbent(view),
@@ -231,9 +242,17 @@ def _noise(view: View) -> str:
     if not width:
         return ""
     return (
-        f"One run is off by {width:.2g} (standard deviation): so much do runs of the same parameters differ, and a "
-        "smaller gain is rarely proven."
+        f"Runs of the same parameters under other seeds scatter by {width:.2g} (standard deviation, by all re-runs so "
+        "far). First runs all have one seed: compare first runs with first runs, and means with means. A gain of less "
+        f"than about {provable(view.terms.confirm) * width:.2g} is seldom proven, so look for larger ones."
     )
+
+
+def provable(confirm: int) -> float:
+    """The step, in standard deviations, that so many pairs prove more often than not, without common seeds and some
+    tests on: 2 with 12 pairs (docs/evaluation.md), and so much more with fewer as the root of their number says.
+    """
+    return 2 * math.sqrt(12 / confirm)
 
 
 def _incumbent(view: View) -> str:
@@ -247,7 +266,7 @@ def _incumbent(view: View) -> str:
 
 
 def _named(view: View, trial: Trial) -> str:
-    value = f"{view.objective.metric} = {_value(trial):.6g}" if trial.score else ""
+    value = value_text(view, trial) if trial.score else ""
     params = compact(trial.change.values) if trial.change.values else "the program with its own defaults"
     return f"trial {trial.number}: {value} with {params}"
 

@@ -94,12 +94,12 @@ Read: TypeAlias = Point | Problem
 def values(text: str, space: Space) -> Read:
     """The point that `text` answers with, or what is wrong with it. Never raises; same text and space, same answer."""
     if (size := max(len(text), len(text.encode("utf-8", "surrogatepass")))) > LONGEST:
-        return Problem("too_long", f"expected a reply of at most {LONGEST} bytes, found {size}; {_wanted(space)}")
+        return Problem("too_long", f"expected a reply of at most {LONGEST} bytes, found {size}. {_wanted(space)}")
     if not text.strip():
-        return Problem("empty", f"expected a JSON object, found an empty reply; {_wanted(space)}")
+        return Problem("empty", f"expected a JSON object, found an empty reply. {_wanted(space)}")
     found = _find(text)
     if len(found.things) > MOST:
-        return Problem("too_many", f"expected one JSON object, found more than {MOST}; {_wanted(space)}")
+        return Problem("too_many", f"expected one JSON object, found more than {MOST}. {_wanted(space)}")
     reads = [read for thing in found.things for read in _reads(thing, space)]
     return _last(reads, space) if reads else _nothing(text, found, space)
 
@@ -133,15 +133,15 @@ def _last(reads: Sequence[_Ranked], space: Space) -> Read:
 
 def _nothing(text: str, found: "_Found", space: Space) -> Problem:
     if found.thought:
-        return Problem("thought", f"expected a JSON object after the thinking, found none; {_wanted(space)}")
+        return Problem("thought", f"expected a JSON object after the thinking, found none. {_wanted(space)}")
     begins = _shown(text.strip())
-    return Problem("no_object", f"expected a JSON object, found none in a text that begins {begins}; {_wanted(space)}")
+    return Problem("no_object", f"expected a JSON object, found none in a text that begins {begins}. {_wanted(space)}")
 
 
 def _wanted(space: Space) -> str:
     """What an answer looks like."""
     keys = ", ".join(map(_clipped, space))
-    return _bounded(f'wanted is one JSON object with "why" and "params", and in "params" {keys}', TOLD // 2)
+    return _bounded(f'Send one JSON object with "why" and "params", and in "params" {keys}.', TOLD // 2)
 
 
 # ---- where in an object the parameters stand -------------------------------------------------------------------------

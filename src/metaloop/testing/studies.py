@@ -10,6 +10,7 @@ from random import Random
 
 from msgspec.structs import replace
 
+from metaloop import __version__
 from metaloop.engine import Engine, Session, World, open_study
 from metaloop.events import (
     Decided,
@@ -173,7 +174,7 @@ class Lab:
     async def _session(self, crash: int | None) -> StudyClosed | None:
         self.sessions += 1
         ledger, executor = MemoryLedger(self.entries, crash), TakingTurns(self.machine)
-        resumed = Resumed(self.bounds, HOST, "test", "none", "", "run", self.texts)
+        resumed = Resumed(self.bounds, HOST, __version__, "none", "", "run", self.texts)
         study = open_study(ledger, Session(self.terms, resumed))
         where = Surroundings("/study", "/", {}, {})
         clock = count()
