@@ -16,6 +16,7 @@ from metaloop.testing import FakeProvider
 from workshop import Workshop, everything_under, until
 
 pytest.importorskip("openai")
+pytestmark = pytest.mark.slow
 
 KEY = "sk-this-key-must-not-be-seen-0123456789"
 SCRIPT = (

@@ -20,6 +20,7 @@ from metaloop.adapters.host import descriptors, enforced, program, this_host
 from metaloop.adapters.inbox import FileInbox
 from metaloop.adapters.ledger import open_ledger
 from metaloop.adapters.projections import Paths, Projections, refuse_foreign
+from metaloop.costs import foreseen
 from metaloop.engine import Engine, Observer, Session, World, commit, open_study
 from metaloop.errors import ConfigError, Faults, UsageError
 from metaloop.evaluators.judge import confirming, decide, measuring
@@ -263,6 +264,22 @@ def _resolved(spec: ModelSpec) -> ModelSpec:
 
     found = prices(spec)
     return spec if found is None else replace(spec, usd_in=found[0], usd_out=found[1])
+
+
+def asking(file: "StudyFile") -> list[str]:
+    """Who will be asked, a line a role, and about what that will cost; nothing where nobody is."""
+    lines = []
+    for role, spec in sorted(file.bounds.models.items()):
+        spec = _resolved(spec)
+        usage = foreseen(texts(file), file.bounds.max_iterations, spec)
+        money = "its price is not known" if usage.usd is None else f"${usage.usd:.3g}"
+        about = (
+            f"about {usage.tokens_in + usage.tokens_out:,} tokens for {file.bounds.max_iterations} proposals, {money}"
+        )
+        lines.append(f"{role}: {spec.model}{f' at {spec.base_url}' if spec.base_url else ''}; {about}")
+    caps = ((file.bounds.max_cost_usd, "${:g}"), (file.bounds.max_tokens, "{:,} tokens"))
+    told = [text.format(cap) for cap, text in caps if cap is not None]
+    return [*lines, f"never more than {' or '.join(told)}"] if lines and told else lines
 
 
 TEXT_BYTES = 256 << 10

@@ -4,7 +4,7 @@ Pure. A cap holds because nothing is asked that could go over it: spent, set asi
 within it. An ask that was lost with its controller stays charged at its worst case.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from metaloop.flow import Prompt
 from metaloop.study import Study
@@ -33,6 +33,18 @@ def worst(prompt: Prompt, who: ModelSpec | None) -> Usage:
     priced = who.usd_in is not None and who.usd_out is not None
     usd = (size * (who.usd_in or 0.0) + out * (who.usd_out or 0.0)) / 1e6 if priced else None
     return Usage(0.0, size, out, usd)
+
+
+def foreseen(texts: Mapping[str, str], trials: int, who: ModelSpec) -> Usage:
+    """About what it will cost to ask for so many proposals: four characters a token, a line of 60 tokens for each trial
+    that is shown, 150 tokens of reply. Corrections, thinking, and what runs print are not in it.
+    """
+    text = sum(min(len(texts.get(name, "")), 16_000) for name in ("propose", "next", "guided", "task", "source")) / 4
+    shown = sum(min(number, 37) for number in range(trials)) * 60
+    tokens_in, tokens_out = int(text * trials + shown), 150 * trials
+    priced = who.usd_in is not None and who.usd_out is not None
+    usd = (tokens_in * (who.usd_in or 0.0) + tokens_out * (who.usd_out or 0.0)) / 1e6 if priced else None
+    return Usage(0.0, tokens_in, tokens_out, usd)
 
 
 def spent(study: Study) -> Usage:

@@ -16,7 +16,7 @@ from cyclopts import Parameter
 from metaloop.adapters.inbox import request_id
 from metaloop.adapters.projections import Paths
 from metaloop.cli.output import COLOURS, card, clean, fitted, overwrite, say, shown, tell, tell_json, trial_line
-from metaloop.config import Outcome, drive, surroundings, unenforceable
+from metaloop.config import Outcome, asking, drive, surroundings, unenforceable
 from metaloop.errors import BaselineError, UsageError
 from metaloop.events import Decided, Degraded, Directed, Entry, Finished, Proposed, Refused, Resumed, RoundOpened, Why
 from metaloop.preflight import wrong_sign
@@ -251,6 +251,8 @@ def announce(file: StudyFile) -> None:
     say(f"{terms.name}: {terms.objective.direction} {terms.objective.metric}, {terms.policy}", "bold")
     hours = f"{bounds.max_wall_time_s / 3600:.3g} h"
     say(f"  at most {bounds.max_iterations} trials{lanes}, {hours}; in {shown(file.folder)}/")
+    for line in asking(file):
+        say(f"  {line}")
 
 
 def paths(file: StudyFile) -> Paths:
