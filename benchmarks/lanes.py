@@ -1,6 +1,7 @@
 """How busy two lanes are with trials that sleep: sleeping time over lanes times wall clock. Ours, and Optuna beside it.
 
     python benchmarks/lanes.py [PEER] [FOLDER]    0.5 s x 40 and 0.1 s x 100, three blocks each, in FOLDER (/dev/shm)
+    python benchmarks/lanes.py --model [FOLDER]   0.5 s x 60 and x 120, proposed by a model that takes 1 s for each
 
 PEER is an interpreter that has Optuna: there it runs the same command by `subprocess.run`, with `n_jobs=2`, the random
 sampler and SQLite, in turns with ours. The command is a `sh` that prints a metric and sleeps. Ours is the real engine,
@@ -10,6 +11,7 @@ the command alone, started again and again by a thread a lane: what nobody can e
 
 import asyncio
 import gc
+import json
 import os
 import secrets
 import subprocess
@@ -18,9 +20,16 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from random import Random
 from statistics import median
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from metaloop.flow import Prompt
 
 LANES = 2
+THINKS = 1.0
+"""Seconds that the model takes."""
 SIZES = ((0.5, 40), (0.1, 100))
 BLOCKS = 3
 
@@ -29,34 +38,40 @@ def command(seconds: float) -> tuple[str, ...]:
     return ("/bin/sh", "-c", f"echo score=1; exec sleep {seconds}")
 
 
-def ours(seconds: float, trials: int, folder: Path) -> float:
-    """Wall clock from the first `Started` to the last `Finished`, in s."""
+def ours(seconds: float, trials: int, folder: Path, asked: bool = False) -> float:
+    """Wall clock from the first `Started` of a proposal to the last `Finished`, in s. `asked`: a model proposes."""
     from metaloop.adapters.inbox import FileInbox
     from metaloop.adapters.ledger import open_ledger
     from metaloop.adapters.local import LocalExecutor
-    from metaloop.config import thought_of
+    from metaloop.config import prompt_files, thought_of
     from metaloop.engine import Engine, Session, World, open_study
     from metaloop.events import Finished, Resumed, Started
     from metaloop.jobs import Surroundings
     from metaloop.terms import Baseline, Bounds, Host, Terms
+    from metaloop.testing import ScriptedModel
     from metaloop.values import Objective, Range
 
     space = {f"p{number}": Range(0.0, 1.0) for number in range(5)}
-    terms = Terms("t", Objective("score", "max"), command(seconds), "random", space, baseline=Baseline("none"))
+    baseline = Baseline(repeats=1) if asked else Baseline("none")
+    policy = "llm" if asked else "random"
+    terms = Terms("t", Objective("score", "max"), command(seconds), policy, space, baseline=baseline)
     bounds = Bounds(trials, no_improve_limit=0, lanes=LANES)
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in prompt_files()} if asked else {}
+    model = ScriptedModel(chosen, seconds=THINKS) if asked else None
     marks: list[float] = []
 
     def seen(entries: object, _: object) -> None:
-        if any(isinstance(entry.event, Started | Finished) for entry in entries):  # type: ignore[attr-defined]
+        events = [entry.event for entry in entries]  # type: ignore[attr-defined]
+        if any(isinstance(event, Started | Finished) and event.trial for event in events):
             marks.append(time.perf_counter())
 
     async def run() -> None:
         ledger = open_ledger(folder)
-        study = open_study(ledger, Session(terms, Resumed(bounds, Host("x"), "0", "none", "")))
+        study = open_study(ledger, Session(terms, Resumed(bounds, Host("x"), "0", "none", "", texts=texts)))
         executor = LocalExecutor(folder / "lanes")
         where = Surroundings(str(folder), str(folder), {"PATH": "/usr/bin:/bin"}, {})
         nonce, inbox = lambda: secrets.token_hex(6), FileInbox(folder)
-        world = World(ledger, executor, where, nonce, time.monotonic, inbox=inbox, observers=(seen,))
+        world = World(ledger, executor, where, nonce, time.monotonic, model, inbox, observers=(seen,))
         await Engine(study, thought_of(terms), world).run()
         await executor.close()
         ledger.close()
@@ -64,6 +79,25 @@ def ours(seconds: float, trials: int, folder: Path) -> float:
     gc.set_threshold(50_000, 20, 20)  # as the command line does
     asyncio.run(run())
     return marks[-1] - marks[0]
+
+
+def chosen(prompt: "Prompt") -> str:
+    """What the model says: a point that depends on what it is asked."""
+    dice = Random(prompt.digest())
+    return json.dumps({"why": "a draw", "params": {f"p{number}": dice.random() for number in range(5)}})
+
+
+def asked(parent: str = "/dev/shm") -> None:
+    """The table of a model that proposes."""
+    print("| trials | model | busy, median | busy, least | most |\n|---|---|---|---|---|")
+    for trials in (60, 120):
+        walls = []
+        for _ in range(BLOCKS):
+            with tempfile.TemporaryDirectory(dir=parent) as folder:
+                walls.append(ours(0.5, trials, Path(folder).resolve(), asked=True))
+        busy = [100 * trials * 0.5 / (LANES * wall) for wall in walls]
+        row = f"| {trials} x 0.5 s | {THINKS:g} s | {median(busy):.1f} % | {min(busy):.1f} % | {max(busy):.1f} % |"
+        print(row, flush=True)
 
 
 def bare(seconds: float, trials: int, _: Path) -> float:
@@ -131,5 +165,7 @@ def main(peer: str = "", parent: str = "/dev/shm") -> None:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--one"]:
         print(optuna(float(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])))
+    elif sys.argv[1:2] == ["--model"]:
+        asked(*sys.argv[2:])
     else:
         main(*sys.argv[1:])

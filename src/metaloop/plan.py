@@ -148,14 +148,14 @@ def next_round(study: Study) -> OpenRound | None:
 def ahead(study: Study) -> int:
     """Rounds beyond the lanes that may be open: asks that are under way while trials run, so that no lane waits.
 
-    As many as it takes where asks and runs take as long as they did; but `AHEAD` in all at most, and a quarter of what
-    is left of the trials, for each of them knows less. 0 where nobody asks, and before the first answer came.
+    As many as it takes where asks and runs take as long as they did; but `AHEAD` open rounds in all at most, and no
+    more than trials are settled (or lanes), for each of them knows less. 0 before the first answer came.
     """
     if not study.asks or not study.ended:
         return 0
-    lanes, left = study.bounds.lanes, study.bounds.max_iterations - study.searched
+    lanes = study.bounds.lanes
     ratio = (study.ask_seconds / study.asks) / max(study.run_seconds / study.ended, 1e-3)
-    return max(0, min(AHEAD - lanes, lanes * math.ceil(ratio), left // 4))
+    return max(0, min(AHEAD - lanes, lanes * math.ceil(ratio), max(lanes, study.tally.settled)))
 
 
 def _known(study: Study) -> Tally | None:
