@@ -679,6 +679,7 @@ def _decide(study: Study, event: Decided, place: int) -> None:
     for number in decision.left:
         if (trial := study.trials[number]).provisional:
             trial.kept = trial.provisional = False
+            trial.why += f"; overtaken by trial {decision.crowned}"
     study.provisional = [n for n in (*study.provisional, *decision.provisional) if study.trials[n].provisional]
     if study.the_terms.several == "front":
         study.front = [n for n in (*study.front, *decision.kept) if n not in decision.left]
