@@ -109,10 +109,9 @@ class Chat:
             raise Unreadable("a reply without a choice")
         first = chat.choices[0]
         text = first.message.content if isinstance(first.message.content, str) else _joined(first.message.content or [])
-        refusal = first.message.refusal or ""
-        finish = "refusal" if refusal else _word(first.finish_reason) or "stop"
+        finish = _word(first.finish_reason) or "stop"
         tokens = _count(chat.usage, "prompt_tokens"), _count(chat.usage, "completion_tokens")
-        return Answer(text, finish, _word(chat.model), *tokens, refusal)
+        return Answer(text, finish, _word(chat.model), *tokens, first.message.refusal or "")
 
 
 def _closed(schema: object) -> bool:

@@ -277,7 +277,8 @@ def _blocks(said: _Said) -> list[dict[str, Any]]:
         {"type": "thinking", "thinking": THOUGHT, "signature": "c2ln"},
         {"type": "redacted_thinking", "data": THOUGHT},
         {"type": "text", "text": said.text[:half]},
-        {"type": "kind_of_tomorrow", "text": {"of": THOUGHT}, "more": [1, None]},
+        {"type": "kind_of_tomorrow", "text": THOUGHT},
+        {"type": "kind_of_next_year", "text": {"of": THOUGHT}, "more": [1, None]},
         {"type": "text", "text": said.text[half:]},
     ]
 
