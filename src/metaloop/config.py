@@ -237,7 +237,9 @@ def _model(study: Study) -> "tuple[Models | None, list[Callable[[str, str], None
     wanted = {spec.key_env for spec in study.bounds.models.values()}
     keys = {name: os.environ[name].strip() for name in wanted if os.environ.get(name, "").strip()}
     patient = study.the_terms.fallback == "none"
-    return Models(study.bounds.models, keys, patient=patient, told=told, dice=Random(secrets.token_hex(8))), ears
+    capped = study.bounds.max_cost_usd is not None or study.bounds.max_tokens is not None
+    dice = Random(secrets.token_hex(8))
+    return Models(study.bounds.models, keys, patient=patient, told=told, dice=dice, capped=capped), ears
 
 
 def resumed(file: "StudyFile", mode: Literal["run", "one"] = "run") -> Resumed:

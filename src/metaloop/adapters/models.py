@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from metaloop import __version__
 from metaloop.adapters.dialects import DIALECTS, Answer, Body, Unreadable, complaint, named
+from metaloop.costs import worst
 from metaloop.events import Reply
 from metaloop.flow import Prompt
 from metaloop.terms import ModelSpec
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 
 FIRST_S, LONGEST_S = 0.5, 60.0
 """Seconds: the first pause between two attempts is up to the one, later ones double, and none is above the other."""
-EMPTIES = 2
-"""How often an empty reply is asked for again."""
 MOST_TEXT = 256 << 10
 """Bytes of a reply's text at most."""
 MOST_BODY = 4 << 20
@@ -54,10 +53,14 @@ class Response(msgspec.Struct, frozen=True):
 
 
 class Again(msgspec.Struct, frozen=True):
-    """An attempt that may go better another time; not before `after` seconds, where the provider named some."""
+    """An attempt that may go better another time; not before `after` seconds, where the provider named some.
+
+    `unheard`: it was sent, and no whole answer came: nobody knows what the provider charges for it.
+    """
 
     why: str = ""
     after: float | None = None
+    unheard: bool = False
 
 
 class Never(msgspec.Struct, frozen=True):
@@ -98,8 +101,9 @@ class _Ask:
     body: Body
     send: Send
     line: _Line
+    worst: Usage
     attempts: int = 0
-    empties: int = 0
+    sending: bool = False
     seconds: float = 0.0
     tokens_in: int = 0
     tokens_out: int = 0
@@ -121,14 +125,23 @@ class Models:
     is over all of them. Then the reply says so; or, where `patient`, `told(role, why)` is called, the ask goes on until
     somebody answers, and `told(role, "")` is called. `told` also hears what a provider refuses and is done without.
 
-    Beside what a provider says, `finish` is `empty` (nothing was said, and asking again did not help) or `oversize`.
-    Tokens are counted over all attempts, cached ones at full price. One instance belongs to one event loop.
+    Beside what a provider says, `finish` is `empty` or `oversize`. Tokens are counted over all attempts that were
+    answered, cached ones at full price. `capped`: a cap has to hold, so an attempt that was sent and never answered is
+    an outage at once, however patient, and is charged at its worst case. One instance belongs to one event loop.
     """
 
     def __init__(
-        self, specs: Mapping[str, ModelSpec], keys: Mapping[str, str], *, patient: bool, told: Told, dice: Random
+        self,
+        specs: Mapping[str, ModelSpec],
+        keys: Mapping[str, str],
+        *,
+        patient: bool,
+        told: Told,
+        dice: Random,
+        capped: bool = False,
     ) -> None:
         self._specs, self._patient, self._told, self._dice = dict(specs), patient, told, dice
+        self._capped = capped
         self._keys = {name: value.strip() for name, value in keys.items()}
         self._lines: defaultdict[tuple[str, str], _Line] = defaultdict(_Line)
         self._without: defaultdict[ModelSpec, set[str]] = defaultdict(set)
@@ -165,7 +178,8 @@ class Models:
         if spec is None:
             raise _Unusable(f"expected a model for the role {prompt.role!r} or a default one, found neither")
         line = self._lines[spec.provider, spec.base_url]
-        return _Ask(prompt.role, spec, DIALECTS[spec.provider].body(spec, prompt), self._send(spec), line)
+        body = DIALECTS[spec.provider].body(spec, prompt)
+        return _Ask(prompt.role, spec, body, self._send(spec), line, worst(prompt, spec))
 
     def _send(self, spec: ModelSpec) -> Send:
         """What sends a request of this spec; asks with the same key to the same place share their connections."""
@@ -205,7 +219,7 @@ class Models:
             ask.late = f"no answer in {spec.deadline_s:g} s" + (f"; {ask.last.why}" if ask.last.why else "")
             if probe or not line.down:
                 self._went_down(ask, ask.late)
-            return None
+            return self._charged(ask, ask.late) if ask.sending else None
 
     async def _probe(self, ask: _Ask) -> Reply | None:
         """An attempt while the line is down, when it is this ask's turn. None: it has to wait, or need not any more."""
@@ -223,17 +237,21 @@ class Models:
         """The reply that an attempt leads to; None where another one is needed."""
         if isinstance(outcome, Again):
             ask.last = outcome
-            return None
+            return self._charged(ask, outcome.why) if outcome.unheard else None
         self._came_back(ask.line)
         if isinstance(outcome, Never):
             return _unanswered(ask, outcome)
         ask.tokens_in += outcome.tokens_in
         ask.tokens_out += outcome.tokens_out
-        if not (outcome.text.strip() or outcome.refusal) and ask.empties < EMPTIES:
-            ask.empties += 1
-            ask.last = Again("an empty reply")
-            return None
         return _answered(ask, outcome)
+
+    def _charged(self, ask: _Ask, why: str) -> Reply | None:
+        """The end of an ask that may have been paid for in vain, where a cap has to hold; None elsewhere."""
+        if not self._capped:
+            return None
+        ask.tokens_in += ask.worst.tokens_in
+        ask.tokens_out += ask.worst.tokens_out
+        return Reply(None, problem=f"{_where(ask.spec)}: {why}; charged at its worst case", trouble="outage")
 
     def _pause(self, tries: int, after: float | None) -> float:
         """Seconds until the next attempt: what the provider asks for, or at most twice as long as the last time."""
@@ -279,7 +297,9 @@ class Models:
         dialect, body = DIALECTS[ask.spec.provider], ask.body
         for name in sorted(self._without[ask.spec] & body.keys()):
             body = dialect.without(body, name)
+        ask.sending = True
         response = await ask.send(body)
+        ask.sending = False
         if not isinstance(response, Response):
             return response
         if response.status in (400, 422) and (name := named(dialect, body, response.data)):
@@ -289,7 +309,7 @@ class Models:
         try:
             return dialect.read(response.data)
         except Unreadable as error:
-            return Again(str(error))
+            return Again(str(error), unheard=True)
 
     def _do_without(self, ask: _Ask, name: str) -> None:
         if name not in self._without[ask.spec]:
@@ -327,7 +347,7 @@ def _answered(ask: _Ask, answer: Answer) -> Reply:
     if answer.refusal:
         return Reply(None, "refusal", model, problem=f"{where}: refused: {answer.refusal}")
     if not answer.text.strip():
-        return Reply(None, "empty", model, problem=f"{where}: {ask.empties + 1} empty replies ({answer.finish})")
+        return Reply(None, "empty", model, problem=f"{where}: an empty reply ({answer.finish})")
     if (size := len(answer.text.encode(errors="replace"))) > MOST_TEXT:
         return Reply(None, "oversize", model, problem=f"{where}: a reply of {size} bytes, more than {MOST_TEXT}")
     return Reply(answer.text, answer.finish, model)
@@ -446,7 +466,9 @@ def _lost(error: Exception) -> Again | Never:
     if isinstance(cause, wire.TooMuch):
         return Never(f"a reply of {cause}", oversize=True)
     why = f"{type(cause).__name__}: {cause}".rstrip(": ")
-    return Never(why) if isinstance(cause, wire.Astray) else Again(why)
+    if isinstance(cause, wire.Astray):
+        return Never(why)
+    return Again(why, unheard=not wire.unsent(cause))
 
 
 def _address(spec: ModelSpec) -> str:

@@ -30,6 +30,11 @@ class Astray(httpx2.TransportError):
     """The request is for another host than the key."""
 
 
+def unsent(error: BaseException) -> bool:
+    """Whether nothing can have reached the provider."""
+    return isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout)
+
+
 class Wire(httpx2.AsyncBaseTransport):
     """One origin (scheme, host, port), the headers for it, and at most `most` bytes of a body. There is no proxy."""
 

@@ -26,6 +26,14 @@ STARTUP = 10
 
 ROLE = "proposer"
 
+UNUSABLE = {
+    "stop": "there was no text in the reply",
+    "empty": "there was no text in the reply",
+    "oversize": "the reply was too long",
+    "refusal": "that was a refusal, and no experiment",
+}
+"""What a model is told of a reply without a text that can be used."""
+
 
 def llm(stand_in: Propose | None = None) -> Propose:
     """A model chooses the values."""
@@ -99,7 +107,7 @@ def _ask(view: View, by: str, messages: tuple[Message, ...], stand_in: Propose |
 def _read(view: View, reply: Reply) -> Point | str:
     """A point that can be run, or what is wrong, for the model to mend. A reply that was cut off is not used."""
     if reply.text is None:
-        return reply.problem or "there was no text in the reply"
+        return UNUSABLE.get(reply.finish, f"the reply ended with {reply.finish!r}")
     if reply.finish == "length":
         return "the reply was cut off at its limit; answer shorter"
     if reply.finish != "stop":
