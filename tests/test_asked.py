@@ -341,3 +341,49 @@ def test_an_ask_that_was_lost_stays_charged_at_its_worst() -> None:
     worst = asked.entries[-1].event.worst[0]
     told = ended(asked)
     assert spent(told).tokens_out == worst.tokens_out + 10
+
+
+# ---- coming back -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("change", ["more trials", "another task", "another version"])
+def test_a_study_that_was_cut_off_while_it_asked_goes_on_with_other_prompts(change: str) -> None:
+    """Whatever the prompts are made of may change between sessions: the round asks anew, and nothing is stuck."""
+    crashed = 0
+    for crash in range(12, 60):
+        broken = lab(chosen, trials=3)
+        with suppress(Crash):
+            broken.session(crash)
+            continue
+        asked = bool(broken.entries) and isinstance(broken.entries[-1].event, Asked | Replied)
+        crashed += asked
+        if change == "more trials":
+            broken.bounds = replace(broken.bounds, max_iterations=5)
+        elif change == "another task":
+            broken.texts = {**TEXTS, "task": "Something else."}
+        else:
+            for place, entry in enumerate(broken.entries):
+                if hasattr(entry.event, "version"):
+                    broken.entries[place] = replace(entry, event=replace(entry.event, version="0.0.1"))
+        told = ended(broken)
+        assert told.closed.reason == "max_iterations"
+        assert not events(broken, Faulted)
+    assert crashed
+
+
+def test_an_ask_that_was_lost_is_charged_once_however_often_one_comes_back() -> None:
+    """Sessions that ask nothing cost nothing."""
+    for crash in range(60):
+        broken = lab(lambda prompt: Reply(chosen(prompt), model="m", usage=Usage(0.1, 10, 10, 0.0)), trials=1)
+        broken.bounds = replace(broken.bounds, models={"proposer": PRICED})
+        with suppress(Crash):
+            broken.session(crash)
+        if broken.entries and isinstance(broken.entries[-1].event, Asked):
+            break
+    for _ in range(3):
+        with suppress(Crash):
+            broken.session(0)  # dies before its first append
+        with suppress(Crash):
+            broken.session(1)  # and after it: it came back, and asked nothing
+    worst = next(e.event.worst[0] for e in broken.entries if isinstance(e.event, Asked))
+    assert spent(fold(broken.entries)).tokens_out == worst.tokens_out

@@ -63,11 +63,12 @@ def _failed(study: Study, round: Round) -> str:
     return "" if study.the_terms.fallback != "none" else next(fatal, "")
 
 
-async def ask(study: Study, act: AskModel, thought: Thought, model: Model) -> Replied:
-    """Puts one member of an ask to the model."""
+async def ask(study: Study, act: AskModel, thought: Thought, model: Model) -> Replied | Faulted:
+    """Puts one member of an ask to the model; or what is wrong, where the flow does not ask that any more."""
     state = _drive(study, study.open[act.round], act.stage, thought)
-    assert isinstance(state, Waiting)
-    assert not isinstance(state.ask, Runs)
+    if not isinstance(state, Waiting) or isinstance(state.ask, Runs):
+        why = state.reason if isinstance(state, Differs) else "it no longer asks what it had asked"
+        return Faulted(act.round, act.stage, why)
     reply = await model.complete(prompts(state.ask)[act.member])
     return Replied(act.round, act.stage, act.index, act.member, reply)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import secrets
 import signal
 import time
@@ -11,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Literal
+from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
@@ -135,6 +137,7 @@ async def drive(
     try:
         if request is not None:
             refuse_spent(fold(ledger.read()), file)
+            refuse_full(fold(ledger.read()), file)
         study = open_study(ledger, Session(file.terms, resumed(file, mode), file.auto), observers)
         if project is not None:
             entries = ledger.read() if project.events else ()
@@ -167,6 +170,15 @@ def refuse_spent(study: Study, file: "StudyFile") -> None:
         raise UsageError(
             f"the study's {file.bounds.max_wall_time_s:g} s of wall clock are used up, and nothing was run: "
             "raise controller.max_wall_time_s"
+        )
+
+
+def refuse_full(study: Study, file: "StudyFile") -> None:
+    """Raises UsageError for a request that would wait for trials that only a run goes on with."""
+    if len(study.open) >= file.bounds.lanes:
+        raise UsageError(
+            f"{len(study.open)} rounds were interrupted, and {file.bounds.lanes} may be open: nothing was run; "
+            f"`metaloop run {file.path or ''}` finishes them first"
         )
 
 
@@ -257,9 +269,19 @@ def resumed(file: "StudyFile", mode: Literal["run", "one"] = "run") -> Resumed:
 
 
 def _resolved(spec: ModelSpec) -> ModelSpec:
-    """With the address and the price that hold here."""
+    """With the address, the key's variable and the price that hold here: servers of this machine need no key.
+
+    Raises UsageError for an address with a secret in it: it is written down and shown.
+    """
     url = spec.base_url or (os.environ.get("OPENAI_BASE_URL", "") if spec.provider == "openai" else "")
-    spec = replace(spec, base_url=url)
+    if "@" in urlsplit(url).netloc or urlsplit(url).query:
+        raise UsageError(
+            f"expected an address of {spec.model!r} without user, password or query, which would be written down; put "
+            "the key into a variable and name it in api_key_env"
+        )
+    local = re.match(r"https?://(localhost|127\.|\[::1\])", url)
+    keyless = local and not os.environ.get(spec.key_env, "").strip()
+    spec = replace(spec, base_url=url, key_env="" if keyless else spec.key_env)
     if spec.usd_in is not None or url:
         return spec
     from metaloop.adapters.models import prices

@@ -24,6 +24,7 @@ from metaloop.events import (
     Event,
     Fact,
     Finished,
+    Replied,
     Reported,
     Resumed,
     RoundOpened,
@@ -173,6 +174,13 @@ def commit(
     return entries
 
 
+def awaited(study: Study, reply: Replied) -> bool:
+    """Whether somebody still waits for this reply."""
+    round = study.open.get(reply.round)
+    exchanges = round.asked[reply.stage] if round else []
+    return reply.index < len(exchanges) and reply.member in exchanges[reply.index].missing()
+
+
 # ---- running ---------------------------------------------------------------------------------------------------------
 
 
@@ -246,6 +254,8 @@ class Engine:
         at = self.at
         left = self._settle(staged, at)
         for fact in facts:  # one after the other: what follows from the first comes before the second
+            if isinstance(fact, Replied) and not awaited(self.study, fact):
+                continue  # its round was given up, or the study closed: it is charged at its worst already
             self._stage(staged, fact, at)
             left = self._settle(staged, at)
         if staged:
@@ -425,8 +435,7 @@ class Engine:
     async def _ask(self, act: AskModel) -> None:
         assert self.world.model is not None, "a policy asks, and no model was given"
         reply = await ask(self.study, act, self.thought, self.world.model)
-        if act.round in self.study.open:  # else it was given up meanwhile
-            self._facts.append(reply)
+        self._facts.append(reply)  # in two steps: while it waited, `_facts` became another list
 
     # ---- waiting
 

@@ -455,7 +455,8 @@ def evolve(study: Study, entry: Entry) -> None:
             study.rounds = max(study.rounds, event.round)
             study.searched += event.role == "search"
             study.baselines += event.role == "baseline"
-            study.proofs = study.proofs + 1 if event.role == "proof" else 0
+            study.proofs = study.proofs + 1 if event.role == "proof" else study.proofs
+            study.proofs *= event.role not in ("search", "directed")
         case Proposed() | Refused():
             _propose(study, event, entry.place)
         case RunsAsked():
@@ -508,18 +509,23 @@ def evolve(study: Study, entry: Entry) -> None:
             study.alerts.append(event.text)
         case StudyClosed():
             study.closed = event
+            _forget_asks(study)
         case _:
             assert_never(event)
 
 
 def _resume(study: Study, event: Resumed) -> None:
+    texts = event.texts or study.texts
+    prompts_changed = (texts, event.bounds.max_iterations, event.version) != (
+        study.texts, study.bounds.max_iterations, study.version
+    )  # fmt: skip
+    study.texts = texts
     study.bounds, study.host, study.mode = event.bounds, event.host, event.mode
     study.rung, study.config, study.version = event.rung, event.config, event.version
     study.sessions += 1
     study.stop, study.paused, study.faults = None, False, 0
-    study.texts, study.degraded, study.abandoned = event.texts or study.texts, {}, None
-    for round in study.open.values():
-        _lost(study, [exchange for asked in round.asked.values() for exchange in asked])
+    study.degraded, study.abandoned = {}, None
+    _forget_asks(study, prompts_changed)
     if study.closed and study.closed.reason == "prepare_failed":
         study.prepare = Run(0, attempt=study.prepare.attempt)
     if study.closed and study.closed.reason == "baseline_failed":
@@ -533,6 +539,22 @@ def _abandon(study: Study, event: Abandoned) -> None:
     study.abandoned = event
     if event.reason == "proposer_failed":
         _lost(study, round.asked[event.stage])
+
+
+def _forget_asks(study: Study, prompts_changed: bool = False) -> None:
+    """Asks that nobody waits for any more are charged, and will be made anew; so will all of a round that had not
+    proposed, where its prompts are no longer what they were.
+    """
+    for round in study.open.values():
+        for stage, asked in round.asked.items():
+            _lost(study, asked)
+            anew = prompts_changed and stage == "propose" and not round.proposed
+            round.asked[stage] = [] if anew else [exchange for exchange in asked if not _unanswered(exchange)]
+
+
+def _unanswered(exchange: Exchange) -> bool:
+    """Whether it is an ask that nobody answered a part of."""
+    return not isinstance(exchange.asked, Runs) and len(exchange.missing()) == len(exchange.answers)
 
 
 def _lost(study: Study, asked: Sequence[Exchange]) -> None:
@@ -658,7 +680,9 @@ def _decide(study: Study, event: Decided, place: int) -> None:
     study.tally = Tally(
         place=place,
         settled=before.settled + len(settled) * searched,
-        since_best=0 if crowned or decision.provisional else before.since_best + len(settled) * searched,
+        since_best=0
+        if crowned * (round.role != "proof") or decision.provisional
+        else before.since_best + len(settled) * searched,
         measured=before.measured + sum(study.trials[n].score is not None for n in round.trials) * searched,
         recent=_window(study, before.recent, settled if searched else []),
         failures=_commonest(before.failures, failed) if failed else before.failures,
@@ -720,7 +744,8 @@ def _direct(study: Study, event: Directed) -> None:
         case "try":
             study.directives.append(event)
         case "kill":
-            if event.trial in study.trials and study.trials[event.trial].decided_at is None:
+            open_ = any(event.trial in round.trials for round in study.open.values())  # also for its proof
+            if open_ and event.trial is not None:
                 study.kills[event.trial] = event
         case "hint":
             study.hints.append(event)

@@ -241,8 +241,9 @@ class Models:
         self._came_back(ask.line)
         if isinstance(outcome, Never):
             return _unanswered(ask, outcome)
-        ask.tokens_in += outcome.tokens_in
-        ask.tokens_out += outcome.tokens_out
+        uncounted = self._capped and not outcome.tokens_in  # a provider that does not say what it took
+        ask.tokens_in += ask.worst.tokens_in if uncounted else outcome.tokens_in
+        ask.tokens_out += ask.worst.tokens_out if uncounted else outcome.tokens_out
         return _answered(ask, outcome)
 
     def _charged(self, ask: _Ask, why: str) -> Reply | None:

@@ -28,7 +28,7 @@ from metaloop.adapters.local import LocalExecutor
 from metaloop.adapters.projections import refuse_foreign
 from metaloop.cli.output import clean, say, tell, tell_json
 from metaloop.cli.run import File, Json, announce, paths
-from metaloop.config import Outcome, check_host, drive, surroundings, unenforceable
+from metaloop.config import Outcome, check_host, drive, resumed, surroundings, unenforceable
 from metaloop.errors import BaselineError, BudgetError, Faults, MetaloopError, UsageError
 from metaloop.events import Directed, Entry, Finished
 from metaloop.jobs import METRICS, Surroundings
@@ -126,7 +126,7 @@ def _unrunnable(study: StudyFile) -> list[str]:
 def _refused(study: StudyFile) -> list[str]:
     """What a run would be refused for: other hardware, or copies that would be written over what is there."""
     found = []
-    for refuse in (partial(check_host, study.terms), partial(refuse_foreign, paths(study))):
+    for refuse in (partial(check_host, study.terms), partial(refuse_foreign, paths(study)), partial(resumed, study)):
         try:
             refuse()
         except UsageError as error:

@@ -183,8 +183,13 @@ def plain(value: object) -> float | None:
     return float(value)
 
 
+def _whole(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()
+
+
 def _no_twins(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
+    """An object without a key twice. Half characters, which no file can hold, are replaced."""
+    found = {_whole(key): _whole(value) if isinstance(value, str) else value for key, value in pairs}
     if len(found) != len(pairs):
         raise ValueError("a key stands twice")
     return found

@@ -660,6 +660,11 @@ def _notes(document: Document) -> Iterator[str]:
     if not asks(policy):
         models = [key for key in schema.KEYS["policy"] if key.startswith("llm_") and key in given]
         yield from (f"policy.{key} changes nothing with policy.type: {policy.type}" for key in models)
+    if "fallback" in given and not asks(policy):
+        yield f"policy.fallback changes nothing with policy.type: {policy.type}"
+    for role, model in _models(document).items():
+        if model.key_env in target.env_allow:
+            yield f"target.env_allow passes {model.key_env} to every trial, and it is the key of models.{role}"
     for key in ("mutable", "mutable_file", "program_file"):
         if key in given and not (asks(policy) and key == "program_file"):
             yield f"policy.{key} changes nothing with policy.type: {policy.type}, which changes parameters only"

@@ -13,10 +13,12 @@ from msgspec.structs import replace
 from metaloop import __version__
 from metaloop.engine import Engine, Session, World, open_study
 from metaloop.events import (
+    Asked,
     Decided,
     Entry,
     Event,
     Finished,
+    Replied,
     Reply,
     Resumed,
     RoundOpened,
@@ -186,13 +188,17 @@ class Lab:
 
 def told(entries: Sequence[Entry]) -> list[Event]:
     """What happened, without what may differ between a study that crashed and one that did not: who resumed it, which
-    attempt of a run it was that counted, and at which place a fact came to stand (`seen` counts decisions instead).
+    attempt of a run it was that counted, what was asked and lost, and at which place a fact came to stand (`seen`
+    counts decisions instead).
     """
     last = {(e.event.trial, e.event.run): e.event.attempt for e in entries if isinstance(e.event, Started)}
+    lost = _lost_asks(entries)
     out: list[Event] = []
     for entry in entries:
         match entry.event:
             case Resumed():
+                pass
+            case Asked() if entry.place in lost:
                 pass
             case Started(trial, run, attempt):
                 if attempt == last[trial, run]:
@@ -205,6 +211,22 @@ def told(entries: Sequence[Entry]) -> list[Event]:
             case event:
                 out.append(event)
     return out
+
+
+def _lost_asks(entries: Sequence[Entry]) -> set[int]:
+    """Places of asks that a controller died over: the next one makes them anew."""
+    open_: dict[tuple[int, str, int], int] = {}
+    lost: set[int] = set()
+    for entry in entries:
+        match entry.event:
+            case Asked(round, stage, index):
+                open_[round, stage, index] = entry.place
+            case Replied(round, stage, index):
+                open_.pop((round, stage, index), None)
+            case Resumed():
+                lost |= set(open_.values())
+                open_.clear()
+    return lost
 
 
 def shuffled(seed: int) -> Callable[[int], int]:
