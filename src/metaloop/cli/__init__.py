@@ -30,7 +30,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "export": ("read:export", "the trials, as tables for other tools"),
     },
     "Model": {
-        "model": ("model:model", "play the model yourself: a server that asks you by file"),
+        "model": ("model:model", "a server to be the model: you, asked by file, or a small one on this machine"),
     },
     "Keep": {
         "audit": ("read:audit", "derive every proposal, score and decision again"),
