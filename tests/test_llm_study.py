@@ -178,3 +178,53 @@ def test_the_environment_of_the_controller_is_not_the_trials(tmp_path: Path) -> 
     assert KEY.encode() not in everything_under(tmp_path)
     assert not re.search(KEY[:12], "".join(map(str, made.rows())))
     assert "OPENAI_API_KEY" not in os.environ or os.environ["OPENAI_API_KEY"] != KEY
+
+
+def test_a_server_of_this_machine_needs_no_key(tmp_path: Path) -> None:
+    """Nobody has to invent one."""
+    with FakeProvider(chooses) as provider:
+        made = shop(tmp_path, provider, 2)
+        made.env = {"OPENAI_API_KEY": ""}
+        assert made.run().code == 0
+        assert "authorization" not in provider.requests[0].headers
+
+
+def test_an_address_with_a_secret_in_it_is_refused(tmp_path: Path) -> None:
+    """It would be written into the ledger, and shown."""
+    with FakeProvider(chooses) as provider:
+        made = shop(tmp_path, provider, 2)
+        for secret in ("http://me:S3cret@127.0.0.1:9/v1", "http://127.0.0.1:9/v1?api_key=S3cret"):
+            made.write(models={"proposer": {"model": "fake-1", "base_url": secret}})
+            for verb in ("run", "check"):
+                done = made(verb, "study.yaml")
+                assert done.code == 2
+                assert "S3cret" not in done.out + done.err
+                assert "api_key_env" in done.out + done.err
+    assert not (made.study / "ledger.sqlite").exists()
+
+
+def test_a_cap_without_a_price_is_refused_by_check_as_by_run(tmp_path: Path) -> None:
+    """A cap that cannot hold is none."""
+    with FakeProvider(chooses) as provider:
+        made = shop(tmp_path, provider, 2, controller={"max_cost_usd": 1})
+        for verb in ("run", "check"):
+            done = made(verb, "study.yaml")
+            assert done.code == 2
+            assert "cannot hold" in done.out + done.err
+
+
+def test_a_request_that_would_wait_for_what_was_interrupted_is_refused(tmp_path: Path) -> None:
+    """`run-one` says that a run has to finish it first, and records nothing."""
+    with FakeProvider(chooses, forever="hang") as provider:
+        made = shop(tmp_path, provider, 2, models={"proposer": {
+            "model": "fake-1", "base_url": provider.url, "deadline_s": 60}})  # fmt: skip
+        process = made.start("run", "study.yaml")
+        until(lambda: provider.requests, 30)
+        process.kill()
+        process.wait()
+        done = made("run-one", "study.yaml", "--params", '{"x": 0.5}')
+        assert done.code == 2
+        assert "finishes them first" in done.err
+        provider.forever = ""
+        assert made.run().code == 0
+        assert made("run-one", "study.yaml", "--params", '{"x": 0.5}').code == 0

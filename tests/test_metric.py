@@ -1,5 +1,6 @@
 """What counts as a number, and what a decision says."""
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -142,6 +143,21 @@ def test_scores_by_task_are_recorded_beside_the_metrics() -> None:
     assert told.metrics == {"score": 0.5}
     assert told.tasks == {"a": 1.0, "b": 0.25}
     assert "tasks: 1 of 3 were left out" in told.warnings[0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        r'{"score": 1, "tasks": {"\ud800": 1}}',
+        r'{"score": 1, "\ud800": 1}',
+        r'{"score": 1, "error": "\ud800"}',
+        r'{"score": "\ud800"}',
+    ],
+)
+def test_half_a_character_ends_no_study(text: str) -> None:
+    """What no file can hold is replaced, in names and in texts, before anything of it is written down."""
+    for told in (read(text), read(metrics=text)):
+        assert msgspec.json.encode(told)
 
 
 def test_a_task_is_no_metric() -> None:

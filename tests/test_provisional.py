@@ -63,6 +63,16 @@ def test_the_leading_few_are_put_to_the_proof_at_checkpoints_and_at_the_end() ->
     assert "proof" in told
 
 
+def test_no_more_than_a_few_proofs_at_the_end_and_none_after_it() -> None:
+    """Three at most between the search and the closing pairs, whatever still waits."""
+    for seed in range(40):
+        lab = study(lambda i: 0.3 * i, trials=12, seed=seed)
+        ended(lab)
+        told = roles(lab)
+        assert told.count("proof") <= PROOFS
+        assert told[-1] == "closing" or "closing" not in told
+
+
 def test_what_is_proven_is_crowned_and_closes_the_study() -> None:
     """A step of four standard deviations leads at once, is proven at the next checkpoint, and is the headline."""
     lab = study(lambda i: 4.0 if i >= 7 else 0.0)
