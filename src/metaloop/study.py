@@ -46,6 +46,7 @@ from metaloop.forecast import Curve
 from metaloop.terms import Bounds, Host, Terms
 from metaloop.values import (
     Change,
+    Decision,
     Failed,
     Headline,
     Objective,
@@ -657,32 +658,20 @@ def _decide(study: Study, event: Decided, place: int) -> None:
     round, decision, before = study.open.pop(event.round), event.decision, study.tally
     study.faults = 0
     crowned = decision.crowned is not None and decision.crowned != before.incumbent
-    settled: list[Trial] = []
-    failed: list[str] = []
     for number in round.trials:
-        trial = study.trials[number]
-        trial.kept, trial.crowned = number in decision.kept, crowned and number == decision.crowned
-        trial.provisional = number in decision.provisional
-        trial.decided_at = place if trial.decided_at is None else trial.decided_at
-        trial.why, trial.beat = decision.why, before.incumbent if round.role == "proof" else before.leader
-        study.kills.pop(number, None)
-        study.condemned.pop(number, None)
-        result = trial.result
-        if trial.reports and round.role != "proof" and not isinstance(result, Failed):
-            study.reporters.append(number)
-        if isinstance(result, (Ran, Failed, Refusal)):  # pruned and stopped ones say nothing of failure or progress
-            settled.append(trial)
-        if isinstance(result, (Failed, Refusal)):
-            failed.append(result.reason)
+        _settle(study, round, study.trials[number], decision, place)
+    results = [(study.trials[number], study.trials[number].result) for number in round.trials]
+    # pruned and stopped ones say nothing of failure or progress
+    settled = [trial for trial, result in results if isinstance(result, (Ran, Failed, Refusal))]
+    failed = [result.reason for _, result in results if isinstance(result, (Failed, Refusal))]
     searched = round.role in ("search", "directed")
+    progress = decision.provisional or (crowned and round.role != "proof")  # what a proof crowns was progress before
     incumbent = decision.crowned if crowned else before.incumbent
     score = study.trials[incumbent].score if incumbent is not None else None
     study.tally = Tally(
         place=place,
         settled=before.settled + len(settled) * searched,
-        since_best=0
-        if crowned * (round.role != "proof") or decision.provisional
-        else before.since_best + len(settled) * searched,
+        since_best=0 if progress else before.since_best + len(settled) * searched,
         measured=before.measured + sum(study.trials[n].score is not None for n in round.trials) * searched,
         recent=_window(study, before.recent, settled if searched else []),
         failures=_commonest(before.failures, failed) if failed else before.failures,
@@ -693,12 +682,35 @@ def _decide(study: Study, event: Decided, place: int) -> None:
         curve=_curve(study, before.curve, round, settled),
         exhausted=before.exhausted or ("" if round.trials or not searched else decision.why),
     )
-    if crowned and incumbent is not None:
-        study.crowns.append((place, incumbent))
-    if (leader := study.tally.leader) is not None and leader != before.leader:
-        study.leads.append((place, leader))
+    study.tallies.append(study.tally)
+    while len(study.tallies) > study.the_terms.window:
+        study.tallies.popleft()
+    _rank(study, round, decision, before, place)
+
+
+def _settle(study: Study, round: Round, trial: Trial, decision: Decision, place: int) -> None:
+    """A trial of a round that was decided. A proof decides one again that was settled before."""
+    number, before = trial.number, study.tally
+    trial.kept = number in decision.kept
+    trial.crowned = decision.crowned is not None and number == decision.crowned != before.incumbent
+    trial.provisional = number in decision.provisional
+    trial.decided_at = place if trial.decided_at is None else trial.decided_at
+    trial.why, trial.beat = decision.why, before.incumbent if round.role == "proof" else before.leader
+    study.kills.pop(number, None)
+    study.condemned.pop(number, None)
+    if trial.reports and round.role != "proof" and not isinstance(trial.result, Failed):
+        study.reporters.append(number)
+
+
+def _rank(study: Study, round: Round, decision: Decision, before: Tally, place: int) -> None:
+    """Who holds what now: the crown, the lead, the front, a place among those that wait for their proof."""
+    now = study.tally
+    if now.incumbent is not None and now.incumbent != before.incumbent:
+        study.crowns.append((place, now.incumbent))
+    if now.leader is not None and now.leader != before.leader:
+        study.leads.append((place, now.leader))
     if round.role == "baseline":
-        study.floor = study.tally
+        study.floor = now
         study.baseline = decision.kept[0] if decision.kept else None
     for number in decision.left:
         if (trial := study.trials[number]).provisional:
@@ -707,9 +719,6 @@ def _decide(study: Study, event: Decided, place: int) -> None:
     study.provisional = [n for n in (*study.provisional, *decision.provisional) if study.trials[n].provisional]
     if study.the_terms.several == "front":
         study.front = [n for n in (*study.front, *decision.kept) if n not in decision.left]
-    study.tallies.append(study.tally)
-    while len(study.tallies) > study.the_terms.window:
-        study.tallies.popleft()
 
 
 def _curve(study: Study, curve: Curve, round: Round, settled: Sequence[Trial]) -> Curve:
