@@ -224,7 +224,7 @@ def test_a_request_that_would_wait_for_what_was_interrupted_is_refused(tmp_path:
         process.wait()
         done = made("run-one", "study.yaml", "--params", '{"x": 0.5}')
         assert done.code == 2
-        assert "finishes them first" in done.err
+        assert "finishes it first" in done.err
         provider.forever = ""
         assert made.run().code == 0
         assert made("run-one", "study.yaml", "--params", '{"x": 0.5}').code == 0

@@ -177,8 +177,8 @@ def refuse_full(study: Study, file: "StudyFile") -> None:
     """Raises UsageError for a request that would wait for trials that only a run goes on with."""
     if len(study.open) >= file.bounds.lanes:
         raise UsageError(
-            f"{len(study.open)} rounds were interrupted, and {file.bounds.lanes} may be open: nothing was run; "
-            f"`metaloop run {file.path or ''}` finishes them first"
+            f"what was interrupted fills the lanes ({len(study.open)} of {file.bounds.lanes}), and nothing was run: "
+            f"`metaloop run {file.path or ''}` finishes it first"
         )
 
 
