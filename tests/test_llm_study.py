@@ -228,3 +228,14 @@ def test_a_request_that_would_wait_for_what_was_interrupted_is_refused(tmp_path:
         provider.forever = ""
         assert made.run().code == 0
         assert made("run-one", "study.yaml", "--params", '{"x": 0.5}').code == 0
+
+
+def test_a_parameter_that_is_refused_is_told_once_and_is_no_outage(tmp_path: Path) -> None:
+    """An alert, which stays; nobody is degraded by it."""
+    with FakeProvider(chooses, ["400:temperature"]) as provider:
+        made = shop(tmp_path, provider, 2, models={"proposer": {
+            "model": "fake-1", "base_url": provider.url, "temperature": 0.5}})  # fmt: skip
+        assert made.run().code == 0
+    told = made("status", "--json").json
+    assert [alert.count("refuses temperature") for alert in told["alerts"]] == [1]
+    assert told["degraded"] == {}

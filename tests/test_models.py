@@ -69,7 +69,8 @@ class Desk:
         self.dice = dice or Dice()
         told = lambda role, why: self.heard.append((role, why))  # noqa: E731
         keys = {"KEY": KEY} if keys is None else keys
-        self.models = Models(specs, keys, patient=patient, told=told, dice=self.dice, capped=capped)
+        more = {"noted": told, "dice": self.dice, "capped": capped}
+        self.models = Models(specs, keys, patient=patient, told=told, **more)
 
     def run(self, story):
         async def whole():
@@ -146,7 +147,9 @@ class TestOpenAI(ModelConformance):
             yield
 
     def echo(self):
-        return Models({"default": spec(self.fake, self.sdk)}, {"KEY": KEY}, patient=False, told=print, dice=Dice())
+        return Models(
+            {"default": spec(self.fake, self.sdk)}, {"KEY": KEY}, patient=False, told=print, noted=print, dice=Dice()
+        )
 
     def silent(self):
         self.fake.forever = "401"
@@ -158,6 +161,7 @@ class TestOpenAI(ModelConformance):
             {"default": spec(self.fake, self.sdk, deadline_s=300.0)},
             {"KEY": KEY},
             patient=True,
+            noted=print,
             told=print,
             dice=Dice(),
         )
@@ -926,7 +930,7 @@ import sys
 from random import Random
 from metaloop.adapters.models import Models, prices
 from metaloop.terms import ModelSpec
-Models({{"default": ModelSpec("m", {sdk!r})}}, {{}}, patient=False, told=print, dice=Random(0))
+Models({{"default": ModelSpec("m", {sdk!r})}}, {{}}, patient=False, told=print, noted=print, dice=Random(0))
 print([name for name in ("openai", "anthropic", "genai_prices", "httpx2") if name in sys.modules])
 """
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

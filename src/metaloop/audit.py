@@ -133,9 +133,8 @@ def _think(study: Study, event: Fact, number: int, stage: Stage, thought: Though
         return "nothing follows here, and something was written"
     expected = due.pop(0)
     if isinstance(expected, Asked) and isinstance(event, Asked) and study.version != __version__:
-        expected = replace(
-            expected, prompts=event.prompts, worst=event.worst
-        )  # that version put its prompts its own way
+        # that version put its prompts its own way
+        expected = replace(expected, prompts=event.prompts, worst=event.worst)
     return _same(expected, event)
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import re
 import secrets
 import signal
 import time
@@ -198,7 +197,7 @@ async def _run(
     from metaloop.adapters.local import LocalExecutor
 
     executor = LocalExecutor(file.folder / "lanes")
-    model, degraded = _model(study)
+    model = _model(study, lambda role, why: engine.degraded(role, why), lambda role, what: engine.alert(role, what))
     world = World(
         ledger=ledger,
         executor=executor,
@@ -211,7 +210,6 @@ async def _run(
         observers=tuple(observers),
     )
     engine = Engine(study, thought, world)
-    degraded.append(engine.degraded)
     came: list[signal.Signals] = []
 
     def interrupt(number: signal.Signals) -> None:
@@ -235,23 +233,18 @@ async def _run(
     return Outcome(study, closed, came[0] if came and closed is None else None, idle=False)
 
 
-def _model(study: Study) -> "tuple[Models | None, list[Callable[[str, str], None]]]":
-    """Who answers, where anybody is asked; and the ears that hear of an outage."""
-    ears: list[Callable[[str, str], None]] = []
-    if not study.bounds.models:
-        return None, ears
+def _model(study: Study, told: Callable[[str, str], None], noted: Callable[[str, str], None]) -> "Models | None":
+    """Who answers, where anybody is asked; `told` hears of an outage, `noted` of what a provider is asked without."""
+    bounds = study.bounds
+    if not bounds.models:
+        return None
     from metaloop.adapters.models import Models
 
-    def told(role: str, why: str) -> None:
-        for ear in ears:
-            ear(role, why)
-
-    wanted = {spec.key_env for spec in study.bounds.models.values()}
+    wanted = {spec.key_env for spec in bounds.models.values()}
     keys = {name: os.environ[name].strip() for name in wanted if os.environ.get(name, "").strip()}
     patient = study.the_terms.fallback == "none"
-    capped = study.bounds.max_cost_usd is not None or study.bounds.max_tokens is not None
     dice = Random(secrets.token_hex(8))
-    return Models(study.bounds.models, keys, patient=patient, told=told, dice=dice, capped=capped), ears
+    return Models(bounds.models, keys, patient=patient, told=told, noted=noted, dice=dice, capped=bounds.capped)
 
 
 def resumed(file: "StudyFile", mode: Literal["run", "one"] = "run") -> Resumed:
@@ -279,9 +272,9 @@ def _resolved(spec: ModelSpec) -> ModelSpec:
             f"expected an address of {spec.model!r} without user, password or query, which would be written down; put "
             "the key into a variable and name it in api_key_env"
         )
-    local = re.match(r"https?://(localhost|127\.|\[::1\])", url)
-    keyless = local and not os.environ.get(spec.key_env, "").strip()
-    spec = replace(spec, base_url=url, key_env="" if keyless else spec.key_env)
+    spec = replace(spec, base_url=url)
+    if spec.local and not os.environ.get(spec.key_env, "").strip():
+        spec = replace(spec, key_env="")
     if spec.usd_in is not None or url:
         return spec
     from metaloop.adapters.models import prices

@@ -30,9 +30,7 @@ def worst(prompt: Prompt, who: ModelSpec | None) -> Usage:
     if who is None:
         return Usage(0.0, size)
     out = who.max_tokens or 0
-    priced = who.usd_in is not None and who.usd_out is not None
-    usd = (size * (who.usd_in or 0.0) + out * (who.usd_out or 0.0)) / 1e6 if priced else None
-    return Usage(0.0, size, out, usd)
+    return Usage(0.0, size, out, who.usd(size, out))
 
 
 def foreseen(texts: Mapping[str, str], trials: int, who: ModelSpec) -> Usage:
@@ -42,9 +40,7 @@ def foreseen(texts: Mapping[str, str], trials: int, who: ModelSpec) -> Usage:
     text = sum(min(len(texts.get(name, "")), 16_000) for name in ("propose", "next", "guided", "task", "source")) / 4
     shown = sum(min(number, 37) for number in range(trials)) * 60
     tokens_in, tokens_out = int(text * trials + shown), 150 * trials
-    priced = who.usd_in is not None and who.usd_out is not None
-    usd = (tokens_in * (who.usd_in or 0.0) + tokens_out * (who.usd_out or 0.0)) / 1e6 if priced else None
-    return Usage(0.0, tokens_in, tokens_out, usd)
+    return Usage(0.0, tokens_in, tokens_out, who.usd(tokens_in, tokens_out))
 
 
 def spent(study: Study) -> Usage:
@@ -69,7 +65,7 @@ def set_aside(study: Study) -> Usage:
 def unaffordable(study: Study, more: Sequence[Usage] = ()) -> str:
     """Why `more` may not be asked, or what is set aside not be asked again; empty where the caps hold."""
     bounds = study.bounds
-    if bounds.max_cost_usd is None and bounds.max_tokens is None:
+    if not bounds.capped:
         return ""
     used = spent(study)
     whole = total([used, set_aside(study), *more])

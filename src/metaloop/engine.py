@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from metaloop.conduct import ask, think
 from metaloop.errors import UsageError
 from metaloop.events import (
+    Alerted,
     Condemned,
     Decided,
     Degraded,
@@ -233,6 +234,11 @@ class Engine:
     def degraded(self, role: str, why: str) -> None:
         """Records that nobody plays `role` for now, and why; with nothing to say, that somebody does again."""
         self._facts.append(Degraded(role, why))
+        self._bell.set()
+
+    def alert(self, role: str, what: str) -> None:
+        """Records what a person should know of whoever plays `role`."""
+        self._facts.append(Alerted(f"{role}: {what}"))
         self._bell.set()
 
     def _hang_up(self) -> None:

@@ -456,8 +456,7 @@ def evolve(study: Study, entry: Entry) -> None:
             study.rounds = max(study.rounds, event.round)
             study.searched += event.role == "search"
             study.baselines += event.role == "baseline"
-            study.proofs = study.proofs + 1 if event.role == "proof" else study.proofs
-            study.proofs *= event.role not in ("search", "directed")
+            study.proofs = 0 if event.role in ("search", "directed") else study.proofs + (event.role == "proof")
         case Proposed() | Refused():
             _propose(study, event, entry.place)
         case RunsAsked():

@@ -1,5 +1,6 @@
 """What a study is (`Terms`, fixed for its life) and how far it may go (`Bounds`, which a resumed study may change)."""
 
+import re
 from typing import Literal, TypeAlias
 
 from metaloop.values import Constraint, Objective, Scalar, Space, Value
@@ -85,6 +86,17 @@ class ModelSpec(Value, frozen=True):
     usd_in: float | None = None
     usd_out: float | None = None
 
+    @property
+    def local(self) -> bool:
+        """Whether it is served by this machine, where servers mostly want no key."""
+        return bool(re.match(r"https?://(localhost|127\.|\[::1\])", self.base_url))
+
+    def usd(self, tokens_in: int, tokens_out: int) -> float | None:
+        """What so many tokens cost; None where a price is not known."""
+        if self.usd_in is None or self.usd_out is None:
+            return None
+        return (tokens_in * self.usd_in + tokens_out * self.usd_out) / 1e6
+
 
 class Bounds(Value, frozen=True):
     """Budgets and guards of the whole study, absolute: a resumed study with the same bounds has nothing left to do.
@@ -106,6 +118,11 @@ class Bounds(Value, frozen=True):
     models: dict[str, ModelSpec] = {}
     max_cost_usd: float | None = None
     max_tokens: int | None = None
+
+    @property
+    def capped(self) -> bool:
+        """Whether a cap on what asking costs has to hold."""
+        return self.max_cost_usd is not None or self.max_tokens is not None
 
 
 class Host(Value, frozen=True):

@@ -111,9 +111,7 @@ class _Ask:
     late: str = ""
 
     def usage(self) -> Usage:
-        spec, usd = self.spec, None
-        if spec.usd_in is not None and spec.usd_out is not None:
-            usd = (self.tokens_in * spec.usd_in + self.tokens_out * spec.usd_out) / 1e6
+        usd = self.spec.usd(self.tokens_in, self.tokens_out)
         return Usage(self.seconds, self.tokens_in, self.tokens_out, usd)
 
 
@@ -123,7 +121,8 @@ class Models:
     `keys` holds the values of the variables that `ModelSpec.key_env` names. A key is sent to the host of its spec
     alone, and is in nothing that comes from here. Attempts that may go better are made again until the deadline, which
     is over all of them. Then the reply says so; or, where `patient`, `told(role, why)` is called, the ask goes on until
-    somebody answers, and `told(role, "")` is called. `told` also hears what a provider refuses and is done without.
+    somebody answers, and `told(role, "")` is called. `noted(role, what)` hears what a provider refuses and is done
+    without.
 
     Beside what a provider says, `finish` is `empty` or `oversize`. Tokens are counted over all attempts that were
     answered, cached ones at full price. `capped`: a cap has to hold, so an attempt that was sent and never answered is
@@ -137,11 +136,12 @@ class Models:
         *,
         patient: bool,
         told: Told,
+        noted: Told,
         dice: Random,
         capped: bool = False,
     ) -> None:
         self._specs, self._patient, self._told, self._dice = dict(specs), patient, told, dice
-        self._capped = capped
+        self._capped, self._noted = capped, noted
         self._keys = {name: value.strip() for name, value in keys.items()}
         self._lines: defaultdict[tuple[str, str], _Line] = defaultdict(_Line)
         self._without: defaultdict[ModelSpec, set[str]] = defaultdict(set)
@@ -315,7 +315,8 @@ class Models:
     def _do_without(self, ask: _Ask, name: str) -> None:
         if name not in self._without[ask.spec]:
             self._without[ask.spec].add(name)
-            self._say(ask.role, f"{_where(ask.spec)}: refuses {name}, and is asked without it from now on")
+            note = f"{_where(ask.spec)}: refuses {name}, and is asked without it from now on"
+            self._noted(ask.role, self._line(note))
 
     # ---- what is said, without a key ---------------------------------------------------------------------------------
 

@@ -18,7 +18,19 @@ from metaloop.adapters.projections import Paths
 from metaloop.cli.output import COLOURS, card, clean, fitted, overwrite, say, shown, tell, tell_json, trial_line
 from metaloop.config import Outcome, asking, drive, surroundings, unenforceable
 from metaloop.errors import BaselineError, UsageError
-from metaloop.events import Decided, Degraded, Directed, Entry, Finished, Proposed, Refused, Resumed, RoundOpened, Why
+from metaloop.events import (
+    Alerted,
+    Decided,
+    Degraded,
+    Directed,
+    Entry,
+    Finished,
+    Proposed,
+    Refused,
+    Resumed,
+    RoundOpened,
+    Why,
+)
 from metaloop.preflight import wrong_sign
 from metaloop.records import row, totals
 from metaloop.study import PREPARE, Study
@@ -135,6 +147,8 @@ class Narrator:
                 case Finished(trial=trial, result=Ran(warnings=warnings)):
                     for warning in warnings:
                         self.say(f"      trial {trial}: {warning}", "yellow")
+                case Alerted(text):
+                    self.warn(text)
                 case Degraded(role, why):
                     self.warn(f"{role}: nobody answers: {why}; trying on" if why else f"{role}: answers again")
                 case Decided(round):

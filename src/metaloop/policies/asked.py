@@ -14,15 +14,13 @@ from metaloop.flow import Flow, Message, Prompt
 from metaloop.policies.brief import brief, compact, fill, plain, shortly
 from metaloop.policies.picture import picture
 from metaloop.policies.replies import Point, Problem, values
+from metaloop.policies.sampled import STARTUP
 from metaloop.roles import Propose
 from metaloop.study import View
 from metaloop.values import Choices, Domain, Params, Proposal, Scalar, number
 
 CORRECTIONS = 2
 """So often a reply that cannot be run is sent back with the reason."""
-
-STARTUP = 10
-"""Scored trials with which the sampler begins to model; before, it draws at random."""
 
 ROLE = "proposer"
 

@@ -40,8 +40,7 @@ def ranked(view: View, arms: Sequence[str]) -> list[str]:
     for trial in view.settled():
         if (name := arm(trial)) in rewards:
             rewards[name].append(reward(trial))
-    pending = [change for _, change in view.pending()]
-    pulled = sum(map(len, rewards.values())) + len(pending)
+    pulled = sum(map(len, rewards.values())) + sum(1 for _ in view.pending())
 
     def bound(name: str) -> float:
         told = rewards[name]

@@ -51,7 +51,11 @@ POPULATION = 12
 # ---- the policies ----------------------------------------------------------------------------------------------------
 
 
-def tpe(*, startup: int = 10) -> Propose:
+STARTUP = 10
+"""Scored trials from which on `tpe` models; before, it draws at random."""
+
+
+def tpe(*, startup: int = STARTUP) -> Propose:
     """Tree-structured Parzen estimator over all parameters together; random until `startup` trials have a score.
 
     Pending trials count as bad ones (constant liar), so that lanes keep apart. Failed trials tell it nothing.

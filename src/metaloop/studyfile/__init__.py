@@ -638,16 +638,12 @@ def _model_needs(document: Document) -> Iterator[Need]:
     models = _models(document)
     for role, model in models.items():
         at = "policy.llm_api_key_env" if role == "proposer" and document.policy.llm_model else f"models.{role}"
-        if not _local(model.base_url):
+        if not model.local:
             yield _key(model.key_env, at)
     for provider in sorted({model.provider for model in models.values()}):
         library, extra = SDKS[provider]
         if not _installed(library):
             yield Need(f"models: {provider} needs {library}: pip install 'metaloop[{extra}]'")
-
-
-def _local(url: str) -> bool:
-    return bool(re.match(r"https?://(localhost|127\.|\[::1\])", url))
 
 
 def _key(variable: str, key: str) -> Need:
