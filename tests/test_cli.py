@@ -344,3 +344,19 @@ def test_too_few_open_files_are_said_before_anything_is_done(tmp_path: Path) -> 
     assert "ulimit -n 64" in done.stderr
     assert "Traceback" not in done.stderr
     assert not w.study.exists()
+
+
+def test_status_shows_what_is_being_proven(tmp_path: Path) -> None:
+    """Which trials are run again side by side, and how far that is; nothing of it once the study has ended."""
+    script = "import random, time\ntime.sleep(0.15)\n"
+    script += "print(f\"score={P.get('x', 0) + random.Random(os.environ['METALOOP_SEED']).gauss(0, 0.1)}\")\n"
+    w = Workshop(tmp_path, script, keys={"evaluation": {"rule": "proven", "baseline_repeats": 3, "confirm": 12}})
+    w.write(policy={"type": "grid", "params": {"x": [5.0]}}, controller={"max_iterations": 1})
+    process = w.start("run", "study.yaml")
+    seen = []
+    while process.poll() is None:
+        seen += re.findall(r"proof: trials (\S+ and \S+) are run again, side by side: (\d+) of (\d+)", w("status").out)
+    assert process.wait() == 0
+    assert {who for who, _, _ in seen} == {"0 and 1"}
+    assert any(0 < int(done) < int(of) for _, done, of in seen)
+    assert "proof:" not in w("status").out

@@ -9,6 +9,8 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
 from metaloop.adapters.ledger import read_ledger
 from metaloop.events import Finished, Started
@@ -178,6 +180,84 @@ def test_the_environment_of_the_controller_is_not_the_trials(tmp_path: Path) -> 
     assert KEY.encode() not in everything_under(tmp_path)
     assert not re.search(KEY[:12], "".join(map(str, made.rows())))
     assert "OPENAI_API_KEY" not in os.environ or os.environ["OPENAI_API_KEY"] != KEY
+
+
+TELLING = (
+    "import json\nprint(dict(os.environ))\nopen('env.json', 'w').write(json.dumps(dict(os.environ)))\n"
+    "print(open('/proc/self/environ').read().replace(chr(0), chr(10)))\nprint(f'score={P.get(\"x\", 0.9)!r}')\n"
+)
+
+
+@given(key=st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=12, max_size=60))
+@example(key='sk-"quoted"\\\\and\\/escaped')
+@example(key="sk-proj-(.*)[a-z]+$%s{0}\\1")
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_key_is_anywhere_but_in_the_header_it_is_for(tmp_path_factory: pytest.TempPathFactory, key: str) -> None:
+    """Whatever it looks like: in no file, no prompt, no trial's environment and nothing that is shown, although the
+    provider repeats it in every error and the trial tells all that it can see.
+    """
+    folder = tmp_path_factory.mktemp("key")
+    with FakeProvider(chooses, ("500", "429:0", "400:max_tokens", "", "401")) as provider:
+        made = shop(folder, provider, 3)
+        (folder / "train.py").write_text("import os\nP = json.loads(os.environ['AR_PARAMS_JSON'])\n".join(
+            ("import json\n", TELLING)))  # fmt: skip
+        made.env = {"OPENAI_API_KEY": key}
+        said = [made(*words) for words in (("run", "study.yaml"), ("check", "study.yaml"), ("status",))]
+        said.append(made("run", "study.yaml"))
+        assert [done.code for done in said] == [4, 0, 0, 0]
+        assert {request.headers["authorization"] for request in provider.requests} == {f"Bearer {key}"}
+        told = "".join(json.dumps(request.body) for request in provider.requests)
+        told += "".join(done.out + done.err for done in said) + everything_under(folder).decode(errors="replace")
+    assert "AR_PARAMS_JSON" in told
+    assert "[key]" in told
+    assert key not in told
+    assert json.dumps(key)[1:-1] not in told
+
+
+# ---- before it begins ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("faults", "model", "finding", "code"),
+    [
+        ([], "fake", ("provider", "note", "answers, and lists this model"), 0),
+        ([], "fakee", ("model_unlisted", "warning", "it lists 1, 'fake' among them"), 0),
+        (["404"], "fake", ("provider", "note", "answers (404), and has no list of models"), 0),
+        (["html"], "fake", ("provider", "note", "answers (200), and has no list of models"), 0),
+        (["401"], "fake", ("key_refused", "error", "401"), 2),
+        (["503"], "fake", ("provider_busy", "warning", "503"), 0),
+        (["cut connection"], "fake", ("provider_silent", "error", "127.0.0.1"), 2),
+        (["307:http://127.0.0.1:9/"], "fake", ("provider_astray", "error", "http://127.0.0.1:9/"), 2),
+    ],
+)
+def test_check_says_whether_the_model_can_be_asked(tmp_path: Path, faults, model: str, finding, code: int) -> None:
+    """One request for the list of models, which costs nothing; the key goes nowhere else."""
+    with FakeProvider(chooses, faults) as provider:
+        made = shop(tmp_path, provider, 3, models={"proposer": {"model": model, "base_url": provider.url}})
+        done = made("check", "study.yaml", "--json")
+        assert [request.path for request in provider.requests] == ["/v1/models"]
+        assert provider.requests[0].headers["authorization"] == f"Bearer {KEY}"
+    assert done.code == code
+    found = {each["code"]: (each["level"], each["text"]) for each in done.json["findings"]}
+    assert found[finding[0]][0] == finding[1]
+    assert finding[2] in found[finding[0]][1]
+    assert KEY not in done.out + done.err
+
+
+def test_where_somebody_stands_in_a_silent_provider_blocks_nothing(tmp_path: Path) -> None:
+    """A warning, and exit code 0."""
+    with FakeProvider(chooses, ["401"]) as provider:
+        made = shop(tmp_path, provider, 3, policy={"fallback": "random"})
+        done = made("check", "study.yaml")
+    assert done.code == 0
+    assert "warning: proposer: fake-1 at 127.0.0.1" in done.out
+
+
+def test_check_static_asks_nobody(tmp_path: Path) -> None:
+    """It reads the file alone."""
+    with FakeProvider(chooses) as provider:
+        assert shop(tmp_path, provider, 3)("check", "study.yaml", "--static").code == 0
+        assert not provider.requests
 
 
 def test_a_server_of_this_machine_needs_no_key(tmp_path: Path) -> None:

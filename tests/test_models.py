@@ -400,6 +400,59 @@ def test_two_parameters_can_go_and_each_spec_has_its_own():
         assert fake.requests[3].body.keys() == {"model", "messages", "max_tokens", "temperature"}
 
 
+def bounded(low=0, high=1):
+    number = {"type": "number", "minimum": low, "maximum": high}
+    return {**CLOSED, "properties": {"a": number, "minimum": {"type": "string"}}, "required": ["a", "minimum"]}
+
+
+def test_bounds_of_numbers_go_before_the_schema_does():
+    """A provider that refuses them is held to the rest of it; a property that is called minimum is none of them."""
+
+    async def story(desk):
+        replies = [await desk.ask(schema=bounded()) for _ in range(2)]
+        return [reply.text for reply in replies], desk.heard
+
+    with FakeProvider(faults=["400:response_format", "", "400:response_format"]) as fake:
+        texts, heard = Desk({"default": spec(fake)}).run(story)
+    forms = [request.body.get("response_format") for request in fake.requests]
+    assert texts == ["fine", "fine"]
+    assert forms[0]["json_schema"]["schema"] == bounded()
+    assert forms[1] == forms[2]
+    assert forms[1]["json_schema"]["schema"]["properties"] == {"a": {"type": "number"}, "minimum": {"type": "string"}}
+    assert forms[1]["json_schema"]["strict"] is True
+    assert forms[3] is None
+    assert ["bounds of numbers" in said for _, said in heard] == [True, False]
+
+
+def test_anthropic_is_never_sent_any():
+    form = sent("anthropic", prompt("hello", schema=bounded()))["output_config"]["format"]
+    assert form["schema"]["properties"] == {"a": {"type": "number"}, "minimum": {"type": "string"}}
+
+
+@pytest.mark.parametrize(
+    ("said", "param", "what"),
+    [
+        ("'minimum' is not permitted", "", "bounds"),
+        ("Invalid schema for response_format 'reply'", "response_format.json_schema", "bounds"),
+        ("temperature is fixed here", "", "temperature"),
+        ("the minimum balance is not there", "balance", ""),
+    ],
+)
+def test_what_a_complaint_is_about(said, param, what):
+    body = DIALECTS["openai"].body(ModelSpec("m", temperature=1.0), prompt("hello", schema=bounded()))
+    data = json.dumps({"error": {"message": said, "param": param}}).encode()
+    assert named(DIALECTS["openai"], body, data) == what
+
+
+def test_a_schema_that_is_refused_to_one_role_is_still_sent_for_another():
+    async def story(desk):
+        return [(await desk.ask(role=role, schema=CLOSED)).text for role in ("critic", "judge", "critic")]
+
+    with FakeProvider(faults=["400:response_format"]) as fake:
+        assert Desk({"default": spec(fake)}).run(story) == ["fine"] * 3
+    assert ["response_format" in request.body for request in fake.requests] == [True, False, True, False]
+
+
 @pytest.mark.parametrize(
     ("sdk", "faults"),
     [
@@ -654,7 +707,7 @@ def test_who_is_not_patient_is_refused_at_once_until_one_gets_through():
     assert {reply.trouble for reply in refused} == {"outage"}
     assert all("503" in reply.problem for reply in refused)
     assert [reply.text for reply in after] == ["fine"] * 5
-    assert heard == []
+    assert [why.split("; ")[-1] for _, why in heard] == ["tried again now and then", ""]
 
 
 @pytest.mark.parametrize("patient", [False, True])

@@ -9,14 +9,16 @@ Not covered: whether a metric measures what is meant. A sabotage that the metric
 import math
 import re
 from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
 from statistics import fmean, stdev
 from typing import Literal, TypeAlias
 
 import msgspec
 
-from metaloop.errors import BaselineError, BudgetError
+from metaloop.errors import BaselineError, BudgetError, ConfigError
 from metaloop.evaluators.noise import t_tail
-from metaloop.terms import Bounds, Terms
+from metaloop.roles import Reached
+from metaloop.terms import Bounds, ModelSpec, Terms
 from metaloop.values import Failed, Objective, Ran, Result, size
 
 Level: TypeAlias = Literal["error", "warning", "note"]
@@ -135,6 +137,34 @@ def wrong_sign(objective: Objective) -> Finding | None:
     kind = "a loss, which gets better downwards" if loss else "a gain, which gets better upwards"
     text = f"objective.direction is {objective.direction}, and {name!r} sounds like {kind}"
     return Finding("wrong_sign", "warning", text, f"direction: {other}, unless it is meant")
+
+
+def provider(role: str, who: str, reached: Reached, spec: ModelSpec, *, stand_in: bool) -> Finding:
+    """Whether the model of a role can be asked, by what came of asking for the list of models at `who`.
+
+    No answer and a refused key block the study, unless somebody stands in.
+    """
+    level: Level = "warning" if stand_in else "error"
+    exit = 0 if stand_in else ConfigError.code
+    said = (
+        f"{role}: {who}: " + (f"{reached.status}: " if reached.status else "") + (reached.problem or "no reason given")
+    )
+    key = f"put a key that holds into {spec.key_env}" if spec.key_env else f"models.{role}.api_key_env: VARIABLE"
+    if not reached.status:
+        return Finding("provider_silent", level, said, f"start the server, or mend models.{role}.base_url", exit)
+    if reached.status in (401, 403):
+        return Finding("key_refused", level, said, key, exit)
+    if 300 <= reached.status < 400:
+        text = f"{role}: {who}: it redirects to {reached.problem}, where no key is sent"
+        return Finding("provider_astray", level, text, f"models.{role}.base_url: the final address", exit)
+    if reached.status == 429 or reached.status >= 500:
+        return Finding("provider_busy", "warning", said, "check again; a study waits until it answers")
+    if reached.models and spec.model not in reached.models:
+        near, count = get_close_matches(spec.model, reached.models, n=1) or reached.models[:1], len(reached.models)
+        text = f"{role}: {who} answers, and does not list this model; it lists {count}, {near[0]!r} among them"
+        return Finding("model_unlisted", "warning", text, f"models.{role}.model: NAME")
+    has = ", and lists this model" if reached.models else f" ({reached.status}), and has no list of models"
+    return Finding("provider", "note", f"{role}: {who} answers{has}")
 
 
 # ---- a baseline that could not be measured ---------------------------------------------------------------------------

@@ -180,6 +180,17 @@ class Executor(Protocol):
 # ---- the rest of the world -------------------------------------------------------------------------------------------
 
 
+class Reached(msgspec.Struct, frozen=True):
+    """What came of asking a provider for the list of its models. `status`: that of HTTP, 0 for no answer. `models`:
+    those listed; None where nothing was listed that can be read, as by servers that have no list. `problem`: what the
+    provider said, or why it said nothing.
+    """
+
+    status: int
+    models: tuple[str, ...] | None = None
+    problem: str = ""
+
+
 class Model(Protocol):
     """Answers a prompt. Retries, deadlines and rate limits are its own affair; it returns, it does not raise."""
 

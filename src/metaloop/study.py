@@ -866,6 +866,23 @@ class View:
         """Whether the metric never varied, as this round knows it."""
         return self._study.deterministic_at(self._seen)
 
+    def hurdles(self) -> tuple[float, ...]:
+        """What a first run is held against: one that is better than any of these looks better. Empty before there is
+        anything.
+
+        The leader's value. By `proven` the incumbent's: where common seeds matter, of its own first run, which had the
+        same seed; and while nobody knows whether they do, both.
+        """
+        holder = self.incumbent if self.terms.rule == "proven" else self.leader
+        if holder is None or holder.score is None:
+            return ()
+        own = holder.score.value
+        twin = holder.result.metrics.get(self.objective.metric) if isinstance(holder.result, Ran) else None
+        paired = self.evidence.paired()
+        if self.terms.rule != "proven" or self.deterministic or twin is None or paired is False:
+            return (own,)
+        return (twin,) if paired else (own, twin)
+
     @property
     def block(self) -> int:
         """How many rounds had begun to ask for runs on fresh seeds."""

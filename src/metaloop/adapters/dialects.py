@@ -35,9 +35,12 @@ class Unreadable(Exception):
 
 
 class Dialect(Protocol):
-    """One API. `optional`: parameters that can be done without, by name, each with the words a complaint may use."""
+    """One API. `optional`: parameters that can be done without, by name, each with the words a complaint may use; the
+    last one holds the schema. `home`, `models`: where it is, and what is added to that for the list of its models.
+    """
 
     home: str
+    models: str
     optional: dict[str, tuple[str, ...]]
 
     def body(self, spec: ModelSpec, prompt: Prompt) -> Body:
@@ -45,7 +48,7 @@ class Dialect(Protocol):
         ...
 
     def without(self, body: Body, name: str) -> Body:
-        """The request, less one that is `optional`."""
+        """The request, less one that is `optional`; or less its schema's `bounds`."""
         ...
 
     def read(self, data: bytes) -> Answer:
@@ -81,10 +84,11 @@ class Chat:
     """`/chat/completions`."""
 
     home = "https://api.openai.com/v1"
+    models = "/models"
     optional = {
         "temperature": ("temperature",),
-        "response_format": ("response_format", "json_schema"),
         "max_tokens": ("max_tokens",),  # by its new name: a limit on what is paid for is not waived
+        "response_format": ("response_format", "json_schema"),
     }
 
     def body(self, spec: ModelSpec, prompt: Prompt) -> Body:
@@ -100,6 +104,8 @@ class Chat:
         return body
 
     def without(self, body: Body, name: str) -> Body:
+        if name == "bounds":
+            return {key: _unbounded(value) for key, value in body.items()}
         less = {key: value for key, value in body.items() if key != name}
         return {**less, "max_completion_tokens": body[name]} if name == "max_tokens" else less
 
@@ -141,6 +147,7 @@ class Messages:
     """`/v1/messages`. What the system says comes first, in a field of its own; the rest takes turns."""
 
     home = "https://api.anthropic.com"
+    models = "/v1/models?limit=1000"
     optional = {"temperature": ("temperature",), "output_config": ("output_config", "output_format", "json_schema")}
     finishes = {
         "end_turn": "stop",
@@ -160,7 +167,8 @@ class Messages:
         if spec.temperature is not None:
             body["temperature"] = spec.temperature
         if prompt.schema is not None:
-            body["output_config"] = {"format": {"type": "json_schema", "schema": prompt.schema}}
+            form = {"type": "json_schema", "schema": _unbounded(prompt.schema)}  # bounds are refused here, always
+            body["output_config"] = {"format": form}
         return body
 
     def without(self, body: Body, name: str) -> Body:
@@ -207,14 +215,41 @@ def complaint(data: bytes) -> tuple[str, str]:
     return error if isinstance(error, str) else _json(error), ""
 
 
+BOUNDS = frozenset({"minimum", "maximum"})
+"""What a schema says of numbers; many providers hold replies to any schema but one that has these."""
+
+
 def named(dialect: Dialect, body: Body, data: bytes) -> str:
-    """The optional parameter of this request that a complaint is about; empty where it is about something else."""
+    """The optional parameter of this request that a complaint is about; empty where it is about something else. Of one
+    about a schema that has bounds, these are what is done without first.
+    """
     message, param = complaint(data)
-    sent = [name for name in dialect.optional if name in body]
+    optional = dialect.optional
+    sent = [name for name in optional if name in body]
     about = next((name for name in sent if re.split(r"[.\[]", param)[0] == name), "")
-    if param in ("", "null") or about:
-        return about or next((name for name in sent if _mentions(message, dialect.optional[name])), "")
-    return ""
+    if not about and param in ("", "null"):
+        about = next((name for name in sent if _mentions(message, optional[name])), "")
+        if not about and _mentions(message, BOUNDS):
+            about = next((name for name in sent if name == list(optional)[-1]), "")
+    return "bounds" if about == list(optional)[-1] and _unbounded(body) != body else about
+
+
+def less(dialect: Dialect, body: Body, names: Iterable[str]) -> Body:
+    """The request without these, as far as it has them."""
+    for name in sorted(names):
+        if name in body or name == "bounds":
+            body = dialect.without(body, name)
+    return body
+
+
+def _unbounded(schema: object) -> object:
+    """A schema, or what has one in it, without bounds of numbers."""
+    if isinstance(schema, list):
+        return [_unbounded(member) for member in schema]
+    if not isinstance(schema, dict):
+        return schema
+    number = schema.get("type") in ("number", "integer")
+    return {key: _unbounded(value) for key, value in schema.items() if not (number and key in BOUNDS)}
 
 
 def _mentions(message: str, words: Iterable[str]) -> bool:

@@ -20,7 +20,7 @@ import msgspec
 from msgspec.structs import replace
 
 from metaloop import __version__
-from metaloop.adapters.dialects import DIALECTS, Answer, Body, Unreadable, complaint, named
+from metaloop.adapters.dialects import DIALECTS, Answer, Body, Unreadable, complaint, less, named
 from metaloop.costs import worst
 from metaloop.events import Reply
 from metaloop.flow import Prompt
@@ -120,9 +120,9 @@ class Models:
 
     `keys` holds the values of the variables that `ModelSpec.key_env` names. A key is sent to the host of its spec
     alone, and is in nothing that comes from here. Attempts that may go better are made again until the deadline, which
-    is over all of them. Then the reply says so; or, where `patient`, `told(role, why)` is called, the ask goes on until
-    somebody answers, and `told(role, "")` is called. `noted(role, what)` hears what a provider refuses and is done
-    without.
+    is over all of them. Then the reply says so; or, where `patient`, the ask goes on until somebody answers. Of both,
+    `told(role, why)` hears, and `told(role, "")` once somebody answers again. `noted(role, what)` hears what a provider
+    refuses and is done without.
 
     Beside what a provider says, `finish` is `empty` or `oversize`. Tokens are counted over all attempts that were
     answered, cached ones at full price. `capped`: a cap has to hold, so an attempt that was sent and never answered is
@@ -144,7 +144,7 @@ class Models:
         self._capped, self._noted = capped, noted
         self._keys = {name: value.strip() for name, value in keys.items()}
         self._lines: defaultdict[tuple[str, str], _Line] = defaultdict(_Line)
-        self._without: defaultdict[ModelSpec, set[str]] = defaultdict(set)
+        self._without: defaultdict[tuple[ModelSpec, str], set[str]] = defaultdict(set)
         self._connected: dict[tuple[str, str, str], Send] = {}
         self._open = contextlib.AsyncExitStack()
 
@@ -170,7 +170,8 @@ class Models:
             if reply is not None:
                 return replace(reply, usage=ask.usage())
             if not self._patient:
-                problem = f"{_where(ask.spec)}: {ask.late or ask.line.down or ask.last.why}"
+                self._tell_down(ask)
+                problem = f"{where(ask.spec)}: {ask.late or ask.line.down or ask.last.why}"
                 return Reply(None, usage=ask.usage(), problem=problem, trouble="outage")
 
     def _ask(self, prompt: Prompt) -> _Ask:
@@ -194,9 +195,9 @@ class Models:
         """The key that goes with this spec; empty where it names none."""
         key = self._keys.get(spec.key_env, "")
         if spec.key_env and not key:
-            raise _Unusable(f"{_where(spec)}: expected a key in {spec.key_env}, found none")
+            raise _Unusable(f"{where(spec)}: expected a key in {spec.key_env}, found none")
         if not (key.isascii() and key.isprintable()) or " " in key:
-            raise _Unusable(f"{_where(spec)}: expected a key in {spec.key_env}, found what no header can carry")
+            raise _Unusable(f"{where(spec)}: expected a key in {spec.key_env}, found what no header can carry")
         return key
 
     # ---- again and again ---------------------------------------------------------------------------------------------
@@ -252,7 +253,7 @@ class Models:
             return None
         ask.tokens_in += ask.worst.tokens_in
         ask.tokens_out += ask.worst.tokens_out
-        return Reply(None, problem=f"{_where(ask.spec)}: {why}; charged at its worst case", trouble="outage")
+        return Reply(None, problem=f"{where(ask.spec)}: {why}; charged at its worst case", trouble="outage")
 
     def _pause(self, tries: int, after: float | None) -> float:
         """Seconds until the next attempt: what the provider asks for, or at most twice as long as the last time."""
@@ -269,9 +270,10 @@ class Models:
         line.back.clear()
 
     def _tell_down(self, ask: _Ask) -> None:
-        if self._patient and ask.role not in ask.line.told:
+        if ask.line.down and ask.role not in ask.line.told:
             ask.line.told.add(ask.role)
-            self._say(ask.role, f"{_where(ask.spec)}: {ask.line.down}; asked again until it answers")
+            until = "asked again until it answers" if self._patient else "tried again now and then"
+            self._say(ask.role, f"{where(ask.spec)}: {ask.line.down}; {until}")
 
     def _came_back(self, line: _Line) -> None:
         told, line.told = line.told, set()
@@ -295,9 +297,8 @@ class Models:
 
     async def _request(self, ask: _Ask) -> Answer | Again | Never | str:
         """What came of one request; a string is the name of a parameter that is refused and can be done without."""
-        dialect, body = DIALECTS[ask.spec.provider], ask.body
-        for name in sorted(self._without[ask.spec] & body.keys()):
-            body = dialect.without(body, name)
+        dialect = DIALECTS[ask.spec.provider]
+        body = less(dialect, ask.body, self._without[ask.spec, ask.role])
         ask.sending = True
         response = await ask.send(body)
         ask.sending = False
@@ -313,9 +314,11 @@ class Models:
             return Again(str(error), unheard=True)
 
     def _do_without(self, ask: _Ask, name: str) -> None:
-        if name not in self._without[ask.spec]:
-            self._without[ask.spec].add(name)
-            note = f"{_where(ask.spec)}: refuses {name}, and is asked without it from now on"
+        known = self._without[ask.spec, ask.role]
+        if name not in known:
+            known.add(name)
+            what = "bounds of numbers in a schema" if name == "bounds" else name
+            note = f"{where(ask.spec)}: refuses {what}, and is asked without from now on"
             self._noted(ask.role, self._line(note))
 
     # ---- what is said, without a key ---------------------------------------------------------------------------------
@@ -345,26 +348,26 @@ class Models:
 
 
 def _answered(ask: _Ask, answer: Answer) -> Reply:
-    where, model = _where(ask.spec), answer.model or ask.spec.model
+    who, model = where(ask.spec), answer.model or ask.spec.model
     if answer.refusal:
-        return Reply(None, "refusal", model, problem=f"{where}: refused: {answer.refusal}")
+        return Reply(None, "refusal", model, problem=f"{who}: refused: {answer.refusal}")
     if not answer.text.strip():
-        return Reply(None, "empty", model, problem=f"{where}: an empty reply ({answer.finish})")
+        return Reply(None, "empty", model, problem=f"{who}: an empty reply ({answer.finish})")
     if (size := len(answer.text.encode(errors="replace"))) > MOST_TEXT:
-        return Reply(None, "oversize", model, problem=f"{where}: a reply of {size} bytes, more than {MOST_TEXT}")
+        return Reply(None, "oversize", model, problem=f"{who}: a reply of {size} bytes, more than {MOST_TEXT}")
     return Reply(answer.text, answer.finish, model)
 
 
 def _unanswered(ask: _Ask, outcome: Never) -> Reply:
-    problem = f"{_where(ask.spec)}: {outcome.why}"
+    problem = f"{where(ask.spec)}: {outcome.why}"
     if outcome.oversize:
         return Reply(None, "oversize", ask.spec.model, problem=problem)
     return Reply(None, problem=problem, trouble="fatal")
 
 
-def _where(spec: ModelSpec) -> str:
+def where(spec: ModelSpec) -> str:
     """Who was asked, for messages. Of an address the host and no more: there may be secrets in the rest."""
-    return f"{spec.model} at {urlsplit(_address(spec)).netloc.rpartition('@')[2]}"
+    return f"{spec.model} at {urlsplit(address(spec)).netloc.rpartition('@')[2]}"
 
 
 def _refused(response: Response) -> Again | Never:
@@ -401,17 +404,14 @@ HEADERS = {
 
 def _connect(spec: ModelSpec, key: str) -> tuple[Send, Callable[[], Awaitable[None]]]:
     """How to send to the place that a spec names, with this key, and how to let go of it."""
-    address = _address(spec)
-    if urlsplit(address).scheme not in ("http", "https") or not urlsplit(address).hostname:
+    url = address(spec)
+    if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
         raise _Unusable(f"expected a base_url such as http://localhost:8000/v1, found {spec.base_url!r}")
-    headers = {"accept": "application/json", "accept-encoding": "identity", "content-type": "application/json"}
-    headers |= {"user-agent": f"metaloop/{__version__}"} | HEADERS[spec.provider]
-    headers |= {"authorization": f"Bearer {key}"} if key else {}
     try:
         from metaloop.adapters import wire
 
-        http = wire.connect(address, headers, MOST_BODY)
-        return (_openai if spec.provider == "openai" else _anthropic)(address, http), http.aclose
+        http = wire.connect(url, headers(spec, key), MOST_BODY)
+        return (_openai if spec.provider == "openai" else _anthropic)(url, http), http.aclose
     except ModuleNotFoundError as error:
         extra = EXTRAS[spec.provider]
         raise _Unusable(f"expected the package {error.name!r}; type: pip install 'metaloop[{extra}]'") from None
@@ -473,10 +473,17 @@ def _lost(error: Exception) -> Again | Never:
     return Again(why, unheard=not wire.unsent(cause))
 
 
-def _address(spec: ModelSpec) -> str:
+def address(spec: ModelSpec) -> str:
     """The base url as the SDK wants it: that of Anthropic adds the /v1 by itself."""
-    address = spec.base_url or DIALECTS[spec.provider].home
-    return address.rstrip("/").removesuffix("/v1") if spec.provider == "anthropic" else address
+    url = spec.base_url or DIALECTS[spec.provider].home
+    return url.rstrip("/").removesuffix("/v1") if spec.provider == "anthropic" else url
+
+
+def headers(spec: ModelSpec, key: str) -> dict[str, str]:
+    """All that is sent beside a body; the key among it, where there is one."""
+    told = {"accept": "application/json", "accept-encoding": "identity", "content-type": "application/json"}
+    told |= {"user-agent": f"metaloop/{__version__}"} | HEADERS[spec.provider]
+    return told | ({"authorization": f"Bearer {key}"} if key else {})
 
 
 def prices(spec: ModelSpec) -> tuple[float, float] | None:
@@ -491,10 +498,10 @@ def prices(spec: ModelSpec) -> tuple[float, float] | None:
         from genai_prices import calc_price
     except ModuleNotFoundError:
         return None
-    where = {"provider_api_url": spec.base_url} if spec.base_url else {"provider_id": spec.provider}
+    place = {"provider_api_url": spec.base_url} if spec.base_url else {"provider_id": spec.provider}
     try:
         # a thousand tokens: some prices rise with the length of the prompt
-        price = calc_price(Tokens(input_tokens=1000, output_tokens=1000), spec.model, **where)
+        price = calc_price(Tokens(input_tokens=1000, output_tokens=1000), spec.model, **place)
     except LookupError:
         return None
     return float(price.input_price) * 1000, float(price.output_price) * 1000

@@ -26,6 +26,10 @@ class TooMuch(httpx2.TransportError):
     """The body is longer than may be read."""
 
 
+class Unreached(Exception):
+    """No answer came; the message says why."""
+
+
 class Astray(httpx2.TransportError):
     """The request is for another host than the key."""
 
@@ -85,3 +89,12 @@ def connect(base_url: str, headers: Mapping[str, str], most: int) -> httpx2.Asyn
         follow_redirects=False,
         trust_env=False,
     )
+
+
+async def get(url: str, headers: Mapping[str, str], most: int) -> httpx2.Response:
+    """One answer, whatever its status. Raises Unreached."""
+    try:
+        async with connect(url, headers, most) as http:
+            return await http.get(url)
+    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+        raise Unreached(f"{type(error).__name__}: {error}".rstrip(": ")) from error

@@ -32,7 +32,7 @@ from metaloop.config import Outcome, check_host, drive, resumed, surroundings, u
 from metaloop.errors import BaselineError, BudgetError, Faults, MetaloopError, UsageError
 from metaloop.events import Directed, Entry, Finished
 from metaloop.jobs import METRICS, Surroundings
-from metaloop.preflight import Finding, Numbers, Seen, findings, numbers, wrong_sign
+from metaloop.preflight import Finding, Numbers, Seen, findings, numbers, provider, wrong_sign
 from metaloop.study import PREPARE, Study, Trial, fold
 from metaloop.studyfile import StudyFile, load
 from metaloop.values import Failed, Params, Ran, Result
@@ -54,8 +54,8 @@ def check(
 ) -> int:
     """Say everything that stands in the way of a study, at once; then measure its baseline, and throw that away.
 
-    Exit code 0: nothing blocks; 2: configuration; 3: the baseline failed, or sabotage goes unnoticed; 5: the budget
-    cannot pay for the baseline and one trial.
+    Exit code 0: nothing blocks; 2: configuration, or a model that cannot be asked; 3: the baseline failed, or sabotage
+    goes unnoticed; 5: the budget cannot pay for the baseline and one trial.
     """
     if schema:
         from metaloop.studyfile import json_schema
@@ -70,6 +70,7 @@ def check(
     if not json:
         _tell_static(report, study)
     if not problems and not static:
+        report.findings += asyncio.run(_providers(study))
         _measure(study, report, quiet=json)
     code = report.code
     if json:
@@ -99,7 +100,7 @@ class Report:
         if self.problems:
             return UsageError.code
         exits = {finding.exit for finding in self.findings}
-        return next((code for code in (BaselineError.code, BudgetError.code) if code in exits), 0)
+        return next((code for code in (UsageError.code, BaselineError.code, BudgetError.code) if code in exits), 0)
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -140,6 +141,26 @@ def _static(study: StudyFile) -> Iterator[Finding]:
     if (pid := controller(study.folder)) is not None:
         text = f"process {pid} runs this study now: what is measured beside it takes longer"
         yield Finding("running", "note", text, "wait until it ends, for times that can be trusted")
+
+
+# ---- who will be asked -----------------------------------------------------------------------------------------------
+
+
+async def _providers(study: StudyFile) -> list[Finding]:
+    """Whether each model can be asked. Nothing is spent: only the list of models is asked for."""
+    if not study.bounds.models:
+        return []
+    from metaloop.adapters.models import where
+    from metaloop.adapters.reach import reach
+
+    stand_in = study.terms.fallback != "none"
+    specs = sorted(resumed(study).bounds.models.items())
+    keys = [os.environ.get(spec.key_env, "").strip() for _, spec in specs]
+    reached = await asyncio.gather(*(reach(spec, key) for (_, spec), key in zip(specs, keys, strict=True)))
+    return [
+        provider(role, where(spec), found, spec, stand_in=stand_in)
+        for (role, spec), found in zip(specs, reached, strict=True)
+    ]
 
 
 # ---- the baseline, in a study that is thrown away --------------------------------------------------------------------

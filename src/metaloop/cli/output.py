@@ -207,6 +207,19 @@ def waiting(study: Study) -> str:
     return f"{others}{noun} {', '.join(map(str, last))} {verb} better"
 
 
+def proving(study: Study) -> list[str]:
+    """A line for everything that is run again at the moment, to know it better."""
+    lines = []
+    for round in study.open.values():
+        if round.judged_at is None or round.role == "baseline":
+            continue
+        again = [(trial, run) for trial, run in round.waits if run]
+        done = sum(study.run(trial, run).settled for trial, run in again)
+        who = " and ".join(str(number) for number in sorted({trial for trial, _ in again}))
+        lines.append(f"proof: trials {who} are run again, side by side: {done} of {len(again)} runs so far")
+    return lines
+
+
 def asked(study: Study) -> list[str]:
     """What was spent on asking models, a line a role; what is not known of a price is said."""
     return [f"{role}: {told_usage(usage)}" for role, usage in sorted(study.costs.items())]

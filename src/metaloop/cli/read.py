@@ -21,6 +21,7 @@ from metaloop.cli.output import (
     clean,
     counted,
     params_text,
+    proving,
     say,
     shown,
     tell,
@@ -212,7 +213,7 @@ def _status_lines(opened: Opened, last: int) -> Iterator[str]:
         yield f"  {study.fallbacks} of {len(study.trials)} proposals came from a stand-in"
     if study.provisional:
         yield f"  not proven so far: {waiting(study)}"
-    for line in asked(study):
+    for line in (*proving(study), *asked(study)):
         yield f"  {line}"
     for role, why in study.degraded.items():
         yield f"  {role}: degraded: {why}"

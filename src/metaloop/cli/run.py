@@ -150,7 +150,7 @@ class Narrator:
                 case Alerted(text):
                     self.warn(text)
                 case Degraded(role, why):
-                    self.warn(f"{role}: nobody answers: {why}; trying on" if why else f"{role}: answers again")
+                    self.warn(f"{role}: nobody answers: {why}" if why else f"{role}: answers again")
                 case Decided(round):
                     for trial in self._open.pop(round, []):
                         told = study.trials[trial]

@@ -60,22 +60,9 @@ def _judge(rule: Rule, view: View, trial: Measurement) -> Part[Score | None]:
         return plain
     if broken(view.terms, plain) or broken(view.terms, holder.score):
         return plain  # a bound decides, and no test
-    if not _looks_better(view, first, holder):
-        return plain
+    if not any(view.objective.better(first, hurdle) for hurdle in view.hurdles()):
+        return plain  # a screen, which any test after it makes fair
     return (yield from _tested(rule, view, trial, holder, first))
-
-
-def _looks_better(view: View, first: float, holder: Trial) -> bool:
-    """The screen, which any test after it makes fair: against the incumbent's value; or, where common seeds matter,
-    against its own first run, which had the same seed; and while nobody knows whether they do, against either.
-    """
-    assert holder.score is not None
-    better = view.objective.better(first, holder.score.value)
-    twin = _value(view.objective, holder.result)
-    paired = view.evidence.paired()
-    if twin is None or paired is False:
-        return better
-    return view.objective.better(first, twin) or (better and paired is None)
 
 
 def _repeated(view: View, trial: Measurement) -> Part[Score]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from metaloop.errors import ProposerError
 from metaloop.events import Reply
 from metaloop.flow import Flow, Message, Prompt
-from metaloop.policies.brief import brief, compact, fill, plain, shortly
+from metaloop.policies.brief import brief, fill, plain, shortly
 from metaloop.policies.picture import picture
 from metaloop.policies.replies import Point, Problem, values
 from metaloop.policies.sampled import STARTUP
@@ -50,8 +50,10 @@ def guided(sampler: Propose, name: str, stand_in: Propose | None = None) -> Prop
         if not suggested:
             return ()
         change = suggested[0].change
+        scored = _scored(view)
+        modelled = scored >= STARTUP
         guide = fill(
-            view.texts["guided" if (scored := _scored(view)) >= STARTUP else "early"],
+            view.texts["guided" if modelled else "early"],
             sampler=name,
             scored=str(scored),
             startup=str(STARTUP),
@@ -59,18 +61,20 @@ def guided(sampler: Propose, name: str, stand_in: Propose | None = None) -> Prop
             picture=picture(view),
         )
         proposals = yield from _ask(view, "guided", brief(view, guide), stand_in)
-        return [_marked(proposal, change) for proposal in proposals]
+        return [_marked(proposal, view, change) for proposal in proposals] if modelled else proposals
 
     return propose
 
 
-def _marked(proposal: Proposal, suggested: Params) -> Proposal:
-    """Whether the suggestion was taken, and what was changed in it: six digits of a number are the number."""
-    if proposal.fallback:
-        return proposal
+def _marked(proposal: Proposal, view: View, suggested: Params) -> Proposal:
+    """Whether the suggestion was taken, and what of it was not: six digits of a number are the number. Where most of it
+    was not, it is not mentioned; what it was can be derived again.
+    """
     new, old = proposal.change.values, suggested.values
-    changed = [name for name in new if not _alike(new[name], old[name])]
-    how = "takes the suggestion" if not changed else f"changes {', '.join(changed)} of {compact(old)}"
+    changed = {name: old[name] for name in new if not _alike(new[name], old[name])}
+    if proposal.fallback or len(changed) > len(new) // 2:
+        return proposal
+    how = f"as suggested, but for {shortly(view, changed)}" if changed else "as suggested"
     return Proposal(proposal.change, proposal.by, f"{proposal.why} ({how})", proposal.parent)
 
 
@@ -93,8 +97,8 @@ def _ask(view: View, by: str, messages: tuple[Message, ...], stand_in: Propose |
         found = _read(view, reply)
         if isinstance(found, Point):
             parent = view.leader.number if view.leader else None
-            why = plain(found.why, 500) or "no reason given"
-            return [Proposal(Params(found.values), f"{by}: {plain(reply.model, 80)}", why, parent)]
+            why = plain(found.why, 500).strip(" .") and plain(found.why, 500)
+            return [Proposal(Params(found.values), f"{by}: {plain(reply.model, 80)}", why or "no reason given", parent)]
         problem = found
         told = reply.text if reply.text and reply.text.strip() else "(an empty reply)"
         correction = fill(view.texts["correct"], problem=problem)
@@ -129,7 +133,7 @@ def _instead(view: View, why: str, stand_in: Propose | None) -> Flow[Sequence[Pr
 
 
 def schema(view: View) -> dict[str, object]:
-    """What a reply has to look like, as far as a JSON schema can say it: ranges are checked by us."""
+    """What a reply has to look like, as far as a JSON schema can say it: scales and steps are checked by us."""
     properties: dict[str, object] = {name: _kind(domain) for name, domain in view.space.items()}
     point = {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
     return {
@@ -143,4 +147,5 @@ def schema(view: View) -> dict[str, object]:
 def _kind(domain: Domain) -> dict[str, object]:
     if isinstance(domain, Choices):
         return {"enum": list(domain.values)}
-    return {"type": "integer" if domain.whole else "number"}
+    kind, exact = ("integer", int) if domain.whole else ("number", float)
+    return {"type": kind, "minimum": exact(domain.low), "maximum": exact(domain.high)}

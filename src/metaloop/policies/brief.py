@@ -165,12 +165,18 @@ def outcome(view: View, trial: Trial) -> str:
     if trial.score is not None:
         others = "".join(f", {name} = {value:.6g}" for name, value in trial.score.others.items())
         told = told_test(trial.score.test) if trial.score.test is not None else WORDS.get(trial.verdict, trial.verdict)
+        told += " (a tie with the best)" if trial.verdict == "discarded" and _ties(view, trial) else ""
         return f"{value_text(view, trial)}{others}: {'' if trial.number else 'the baseline, '}{told}"
     match trial.result:
         case Failed() | Refused() | Pruned():
             return f"{trial.verdict}: {quoted(trial.result.reason)}"
         case _:
             return trial.verdict
+
+
+def _ties(view: View, trial: Trial) -> bool:
+    best = view.leader
+    return best is not None and best.score is not None and best is not trial and _value(trial) == best.score.value
 
 
 def value_text(view: View, trial: Trial) -> str:
@@ -189,8 +195,10 @@ def told_test(test: Test) -> str:
     if test.problem:
         return f"looked better than trial {test.against}; a run of its proof failed with {quoted(test.problem)}"
     gain = sum(test.differences) / len(test.differences)
-    proven = "proven better than" if test.kept else "looked better, and is not proven; beside"
-    return f"{proven} trial {test.against}: {gain:+.3g} on average over {len(test.differences)} fresh pairs"
+    found = f"{gain:+.3g} on average over {len(test.differences)} fresh pairs with trial {test.against}"
+    if test.kept:
+        return f"proven better, by {found}"
+    return f"looked better, and may be, but that is not proven: {found}" if gain > 0 else f"only looked better: {found}"
 
 
 def compact(values: Mapping[str, Scalar]) -> str:
@@ -241,16 +249,34 @@ def _noise(view: View) -> str:
     width = view.evidence.width()
     if not width:
         return ""
+    alike = (view.evidence.pairs() if view.evidence.paired() else view.evidence).width() or width
     return (
         f"Runs of the same parameters under other seeds scatter by {width:.2g} (standard deviation, by all re-runs so "
-        "far). First runs all have one seed: compare first runs with first runs, and means with means. A gain of less "
-        f"than about {provable(view.terms.confirm) * width:.2g} is seldom proven, so look for larger ones."
+        "far). First runs all have one seed: compare first runs with first runs, and means with means."
+        + _hurdle(view)
+        + f" A gain of less than about {provable(view.terms.confirm) * alike:.2g} is seldom proven, so look for larger "
+        "ones."
     )
 
 
+def _hurdle(view: View) -> str:
+    """What a first run has to beat, in words."""
+    hurdles = view.hurdles()
+    if not hurdles or view.terms.several == "front":
+        return ""
+    highest = view.objective.direction == "max"
+    least = min(hurdles) if highest else max(hurdles)
+    holder = view.incumbent if view.terms.rule == "proven" else view.leader
+    assert holder is not None
+    what = "the mean" if holder.score is not None and least == holder.score.value else "the first run"
+    side = "above" if highest else "below"
+    return f" A first run {side} {least:.6g}, {what} of trial {holder.number}, is put to the test."
+
+
 def provable(confirm: int) -> float:
-    """The step, in standard deviations, that so many pairs prove more often than not, without common seeds and some
-    tests on: 2 with 12 pairs (docs/evaluation.md), and so much more with fewer as the root of their number says.
+    """The step, in standard deviations of one run, that so many pairs prove more often than not, some tests on: 2 with
+    12 pairs (docs/evaluation.md), and so much more with fewer as the root of their number says. Where common seeds take
+    noise away, the deviation is what they leave.
     """
     return 2 * math.sqrt(12 / confirm)
 

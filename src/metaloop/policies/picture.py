@@ -4,6 +4,7 @@ Pure, and from all scored trials in view. It describes and promises nothing: wit
 """
 
 import math
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from statistics import fmean
@@ -13,6 +14,11 @@ from metaloop.values import Choices, Domain, Range, Scalar, number
 
 FEW = 8
 """With fewer scored trials nothing is said of regions and importance."""
+
+ALIKE, NARROW = 3, 0.1
+"""A parameter was hardly varied where fewer than 3 trials differ from the rest, or 8 of 10 lie within a tenth of its
+range: then nothing is said of how much it matters.
+"""
 
 BINS = 4
 """A range is cut into so many parts, with as many trials in each."""
@@ -25,13 +31,28 @@ def picture(view: View) -> str:
     ]
     if len(scored) < FEW:
         return f"- too few scored trials for one: {len(scored)}, and it takes {FEW}"
-    best = sorted(scored, key=lambda trial: -view.objective.gain(_worth(trial), 0.0))[: max(3, len(scored) // 4)]
+    ranked = sorted(scored, key=lambda trial: -view.objective.gain(_worth(trial), 0.0))
+    last = _worth(ranked[max(3, len(scored) // 4) - 1])
+    best = [trial for trial in ranked if not view.objective.better(last, _worth(trial))]  # with all that tie
     share = importance(view, scored)
     lines = [f"- the best {len(best)} of {len(scored)} scored trials:"]
     for name, domain in view.space.items():
         where = region(domain, [trial.change.values[name] for trial in best])
-        lines.append(f"- {name}: {where}; explains {100 * share[name]:.0f} % of the differences on its own")
+        told = f"explains {100 * share[name]:.0f} % of the ranking on its own"
+        if not varied(domain, [trial.change.values[name] for trial in scored]):
+            told = "hardly varied so far, so what it does is not known"
+        lines.append(f"- {name}: {where}; {told}")
     return "\n".join(lines)
+
+
+def varied(domain: Domain, values: Sequence[Scalar]) -> bool:
+    """Whether so different values were tried that they can explain anything."""
+    if isinstance(domain, Choices):
+        return len(values) - Counter(map(str, values)).most_common(1)[0][1] >= ALIKE
+    scale = math.log if domain.log else float
+    places = sorted(scale(value) for value in values if number(value))
+    tenth = len(places) // 10
+    return places[-1 - tenth] - places[tenth] >= NARROW * (scale(domain.high) - scale(domain.low))
 
 
 def region(domain: Domain, values: Sequence[Scalar]) -> str:
@@ -45,20 +66,24 @@ def region(domain: Domain, values: Sequence[Scalar]) -> str:
 
 
 def importance(view: View, scored: Sequence[Trial]) -> dict[str, float]:
-    """By parameter: the share of the variance of scores that lies between its parts (eta squared, less what chance
-    gives that many parts: omega squared), 0 to 1.
+    """By parameter: the share of the variance of the scores' ranks that lies between its parts (eta squared, less what
+    chance gives that many parts: omega squared), 0 to 1. Of ranks: one run that went astray would outweigh all others.
     """
-    scores = [_worth(trial) for trial in scored]
-    mean = fmean(scores)
-    whole = math.fsum((score - mean) ** 2 for score in scores)
-    return {name: _explained(view, scored, name, mean, whole) for name in view.space}
+    scores = sorted(_worth(trial) for trial in scored)
+    ranks = [(bisect_left(scores, _worth(t)) + bisect_right(scores, _worth(t))) / 2 for t in scored]
+    return {
+        name: _explained(_parts(domain, [trial.change.values[name] for trial in scored]), ranks)
+        for name, domain in view.space.items()
+    }
 
 
-def _explained(view: View, scored: Sequence[Trial], name: str, mean: float, whole: float) -> float:
+def _explained(parts: Sequence[object], ranks: Sequence[float]) -> float:
+    mean = fmean(ranks)
+    whole = math.fsum((rank - mean) ** 2 for rank in ranks)
     groups: dict[object, list[float]] = {}
-    for part, trial in zip(_parts(view.space[name], [t.change.values[name] for t in scored]), scored, strict=True):
-        groups.setdefault(part, []).append(_worth(trial))
-    within = len(scored) - len(groups)
+    for part, rank in zip(parts, ranks, strict=True):
+        groups.setdefault(part, []).append(rank)
+    within = len(ranks) - len(groups)
     if whole <= 0 or within <= 0 or len(groups) < 2:
         return 0.0
     between = math.fsum(len(group) * (fmean(group) - mean) ** 2 for group in groups.values())
