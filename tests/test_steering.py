@@ -88,7 +88,8 @@ def test_an_interrupt_at_any_moment_ends_in_order(tmp_path: Path) -> None:
         time.sleep(0.05 * number)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=20)
-        assert process.returncode in (130, -signal.SIGINT), (number, err)
+        unborn = process.returncode == 1 and "<frozen site>" in err  # the interpreter's own start, before any of ours
+        assert process.returncode in (130, -signal.SIGINT) or unborn, (number, err)
         if process.returncode == 130:
             assert "Traceback" not in err, (number, err)
     assert not marked(str(tmp_path))

@@ -16,6 +16,7 @@ from metaloop.events import (
     Abandoned,
     Alerted,
     Asked,
+    Based,
     Condemned,
     Confirmed,
     Decided,
@@ -122,6 +123,8 @@ def _check(study: Study, entry: Entry, thought: Thought, due: list[Event]) -> st
         case Condemned():
             said = thought.watch.doomed(study, study.trials[event.trial]) if thought.watch else ""
             return "" if said == event.why else f"condemned for {event.why!r}, and what follows is {said!r}"
+        case Based():
+            return "a study has one base, from its start" if study.tree or study.rounds else ""
         case Resumed() | Directed() | Alerted() | Degraded() | Faulted():
             return ""
 

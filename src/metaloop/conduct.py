@@ -7,8 +7,11 @@ had asked, faults its round; the round then thinks again from the start.
 from collections.abc import Iterator, Sequence
 from typing import cast
 
+from msgspec.structs import replace
+
 from metaloop import __version__
 from metaloop.costs import spec, unaffordable, worst
+from metaloop.edits.contract import Broken
 from metaloop.events import (
     Abandoned,
     Asked,
@@ -28,7 +31,7 @@ from metaloop.flow import Concluded, Differs, Runs, Waiting, prompts, replay
 from metaloop.plan import AskModel
 from metaloop.roles import Measurement, Model, Thought
 from metaloop.study import Round, Study
-from metaloop.values import Decision, Headline, Proposal, Score, accept
+from metaloop.values import Decision, Edit, Headline, Proposal, Score, accept
 from metaloop.values import Refused as Refusal
 
 
@@ -110,8 +113,9 @@ def _proposals(study: Study, round: Round, proposals: Sequence[Proposal]) -> Ite
         yield Decided(round.number, Decision((), None, why, leads=study.tally.leads))
     for slot, proposal in enumerate(proposals):
         number = study.number(round.role) + slot
-        if (refusal := contract(study, round, proposal)) is not None:
-            yield Refused(round.number, number, proposal, refusal)
+        proposal = replace(proposal, texts={d: t for d, t in proposal.texts.items() if d not in study.contents})
+        if (refusal := proposal.refused or contract(study, round, proposal)) is not None:
+            yield Refused(round.number, number, replace(proposal, refused=None), refusal)
         else:
             yield Proposed(round.number, number, proposal)
             yield RunsAsked(round.number, number, (0,))
@@ -121,8 +125,11 @@ def contract(study: Study, round: Round, proposal: Proposal) -> Refusal | None:
     """Why a proposal may not run, or None. The baseline may be anything, the rest lies in the space and is new."""
     if round.role == "baseline":
         return None
+    if isinstance(proposal.change, Edit) and (broken := _judged(study, proposal)) is not None:
+        return Refusal(broken.code, broken.text)
     values = proposal.change.values
-    held = accept(study.the_terms.space, values)
+    own = isinstance(proposal.change, Edit) and not values  # the program's own defaults
+    held = values if own else accept(study.the_terms.space, values)
     if isinstance(held, str):
         return Refusal("outside_space", held)
     if held != values or any(type(held[name]) is not type(value) for name, value in values.items()):
@@ -130,3 +137,13 @@ def contract(study: Study, round: Round, proposal: Proposal) -> Refusal | None:
     if (before := study.view(round).taken(proposal.change)) is not None:
         return Refusal("duplicate", f"the same as trial {before}: a candidate gets one look")
     return None
+
+
+def _judged(study: Study, proposal: Proposal) -> Broken | None:
+    """What the contract says of the code that a proposal leads to, whoever wrote it, and however."""
+    from metaloop.edits.judged import judge  # of code studies alone
+
+    base = {path: study.contents[digest] for path, digest in study.base.items()}
+    known = {**study.contents, **proposal.texts}
+    overlay = {path: known[digest] for path, digest in proposal.change.files.items()}
+    return judge(base, {**base, **overlay}, study.the_terms.contract)

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import secrets
+import shutil
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -23,19 +24,22 @@ from metaloop.adapters.ledger import open_ledger
 from metaloop.adapters.projections import Paths, Projections, refuse_foreign
 from metaloop.costs import foreseen
 from metaloop.engine import Engine, Observer, Session, World, commit, open_study
-from metaloop.errors import ConfigError, Faults, UsageError
+from metaloop.errors import ConfigError, Damaged, Faults, UsageError
 from metaloop.evaluators.judge import confirming, decide, measuring
 from metaloop.evaluators.metric import reader
-from metaloop.events import Directed, Resumed, StudyClosed
+from metaloop.events import Based, Directed, Resumed, StudyClosed
 from metaloop.jobs import Surroundings
 from metaloop.policies.opening import opening
 from metaloop.policies.params import starting
 from metaloop.roles import Ledger, Propose, Thought, Watch
 from metaloop.study import Study, fold
 from metaloop.terms import ModelSpec, Terms
+from metaloop.values import digest
 
 if TYPE_CHECKING:
+    from metaloop.adapters.candidates import Candidates
     from metaloop.adapters.models import Models
+    from metaloop.adapters.workspace import Base
     from metaloop.studyfile import StudyFile
 
 
@@ -80,6 +84,21 @@ def named(policy: str, terms: Terms) -> Propose:
 
             stand_in = None if terms.fallback == "none" else named(terms.fallback, terms)
             return asked.llm(stand_in) if policy == "llm" else asked.guided(named("tpe", terms), "tpe", stand_in)
+        case "llm_diff":
+            from metaloop.policies import coder
+
+            stand_in = None if terms.fallback == "none" else named(terms.fallback, terms)
+            return coder.llm_diff(stand_in)
+        case "hybrid":
+            from metaloop.policies import coder
+
+            by_values, by_edits = terms.arms
+            turns = coder.Turns(**{name: int(value) for name, value in terms.knobs.items()})
+            return coder.hybrid(named(by_values, terms), named(by_edits, terms), by_edits, turns)
+        case "patches":
+            from metaloop.policies import code
+
+            return code.patches()
         case "static":
             return params.static()
         case "grid":
@@ -137,20 +156,72 @@ async def drive(
         if request is not None:
             refuse_spent(fold(ledger.read()), file)
             refuse_full(fold(ledger.read()), file)
-        study = open_study(ledger, Session(file.terms, resumed(file, mode), file.auto), observers)
+        code = _code(file, fold(ledger.read()), tell) if file.terms.mutable else None
+        based = None if code is None else code.based
+        study = open_study(ledger, Session(file.terms, resumed(file, mode), file.auto, based), observers)
         if project is not None:
             entries = ledger.read() if project.events else ()
             observers = (*observers, Projections(project, entries, study, tell))
         if study.closed is not None:
+            if code is not None:
+                code.clear()  # of a controller that was killed at the very end
             return Outcome(study, study.closed, None, idle=True)
         if request is not None:
             ask(study, request, ledger, observers)
         thought = thought_of(
             study.the_terms
         )  # those of the ledger: equal to the file's, in the order they had at first
-        return await _run(study, thought, file, where, ledger, observers)
+        return await _run(study, thought, file, where, ledger, observers, code)
     finally:
         ledger.close()
+
+
+@dataclass(frozen=True)
+class _Code:
+    """A code study's base: where it is, what it is, and what of it is recorded where it is new."""
+
+    repo: Path
+    base: "Base"
+    place: Path
+    based: Based | None
+
+    def candidates(self) -> "Candidates":
+        from metaloop.adapters.candidates import Candidates
+
+        return Candidates(self.repo, self.base, self.place)
+
+    def clear(self) -> None:
+        """Removes what candidates have left."""
+        from metaloop.adapters.workspace import clear
+
+        clear(self.place)
+
+
+def _code(file: "StudyFile", study: Study, tell: Callable[[str], None]) -> _Code:
+    """The base of a code study: taken when it begins, and the same from then on, whatever the user's folder is."""
+    from metaloop.adapters import workspace
+    from metaloop.adapters.candidates import recorded
+
+    repo, place = file.folder / "base.git", slots(file.folder)
+    if study.terms is not None:
+        base = workspace.opened(repo)
+        if base.tree != study.tree:
+            raise Damaged(f"{repo}: expected the snapshot that the study began with, {study.tree}, found {base.tree}")
+        return _Code(repo, base, place, None)
+    if repo.exists():  # of a start that was killed before it was recorded
+        shutil.rmtree(repo)
+    base = workspace.snapshot(file.workdir, repo, ignore=[file.folder.parent])
+    based, left = recorded(repo, base, file.terms.contract)
+    for path in left:
+        tell(f"{path}: no text, or too long to be changed; it stays as it is")
+    return _Code(repo, base, place, based)
+
+
+def slots(folder: Path) -> Path:
+    """Where the candidates of a code study have their directories: outside of whatever the study is about."""
+    cache = os.environ.get("XDG_CACHE_HOME", "")
+    home = Path(cache) if Path(cache).is_absolute() else Path.home() / ".cache"
+    return home / "metaloop" / "slots" / digest(str(folder.absolute()).encode())[:16]
 
 
 def check_host(terms: Terms) -> None:
@@ -193,6 +264,7 @@ async def _run(
     where: Surroundings,
     ledger: Ledger,
     observers: Sequence[Observer],
+    code: "_Code | None",
 ) -> Outcome:
     from metaloop.adapters.local import LocalExecutor
 
@@ -205,8 +277,9 @@ async def _run(
         nonce=partial(secrets.token_hex, 6),
         now=time.monotonic,
         model=model,
+        workspace=None if code is None else code.candidates(),
         inbox=FileInbox(file.folder),
-        frozen=FrozenFiles(Path(where.cwd), study.the_terms.frozen).changed,
+        frozen=str if code else FrozenFiles(Path(where.cwd), study.the_terms.frozen).changed,
         observers=tuple(observers),
     )
     engine = Engine(study, thought, world)
@@ -228,6 +301,8 @@ async def _run(
         await executor.close()
         if model is not None:
             await model.close()
+        if world.workspace is not None:
+            await world.workspace.close()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
     return Outcome(study, closed, came[0] if came and closed is None else None, idle=False)
@@ -258,7 +333,8 @@ def resumed(file: "StudyFile", mode: Literal["run", "one"] = "run") -> Resumed:
                 f"controller.max_cost_usd cannot hold: the price of {spec.model!r} is not known; add "
                 f"models.{role}.price: {{input: USD, output: USD}} for a million tokens, or cap controller.max_tokens"
             )
-    return Resumed(bounds, this_host(), __version__, rung, file.config_hash, mode, texts(file) if models else {})
+    told = texts(file) if models else _patches(file)
+    return Resumed(bounds, this_host(), __version__, rung, file.config_hash, mode, told)
 
 
 def _resolved(spec: ModelSpec) -> ModelSpec:
@@ -311,7 +387,18 @@ def texts(file: "StudyFile") -> dict[str, str]:
     for name, path in files.items():
         if path is not None and path.is_file():
             told[name] = path.read_bytes()[:TEXT_BYTES].decode(errors="replace")
-    return told
+    return told | _patches(file)
+
+
+def _patches(file: "StudyFile") -> dict[str, str]:
+    """The patches that there are to try, by name. One that is too large is cut, and refused for that."""
+    from metaloop.policies.code import PATCHES
+
+    if file.patches is None or "patches" not in {file.terms.policy, *file.terms.arms}:
+        return {}
+    paths = sorted(path for path in file.patches.iterdir() if path.suffix in (".patch", ".diff", ".txt", ".md"))
+    most = file.terms.contract.most + 1
+    return {PATCHES + path.name: path.read_bytes()[:most].decode(errors="replace") for path in paths if path.is_file()}
 
 
 def prompt_files() -> list[Path]:
@@ -346,7 +433,8 @@ def surroundings(file: "StudyFile") -> Surroundings:
         if found is None:
             faults.append(_no_program(file, key, command[0], cwd))
             continue
-        programs[command[0]] = found
+        if not (terms.mutable and os.sep in command[0] and not command[0].startswith(os.sep)):
+            programs[command[0]] = found  # a program of the code itself is the candidate's own
         if (script := _missing_script(found, command, cwd)) is not None:
             faults.append(_fault(file, key, f"expected a script; {script!r} is not in {cwd}"))
     if faults:

@@ -6,6 +6,7 @@ all that follows from it.
 """
 
 import asyncio
+import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from metaloop.conduct import ask, think
 from metaloop.errors import UsageError
 from metaloop.events import (
     Alerted,
+    Based,
     Condemned,
     Decided,
     Degraded,
@@ -35,10 +37,10 @@ from metaloop.events import (
 from metaloop.events import StudyOpened as Opened
 from metaloop.jobs import PROGRESS, Surroundings, job
 from metaloop.plan import Act, AskModel, Close, OpenRound, Settle, StartRun, StopRun, Think, WakeAt, plan
-from metaloop.roles import Executor, Gone, Ledger, Model, Outcome, Running, Thought, Watch
+from metaloop.roles import Executor, Gone, Ledger, Model, Outcome, Running, Thought, Watch, Workspace
 from metaloop.study import PREPARE, STARTS, Run, Study, evolve, fold
 from metaloop.terms import Terms
-from metaloop.values import Failed, Pruned, Result, Stopped, Value
+from metaloop.values import Failed, Pruned, Ran, Result, Stopped, Value
 
 GRACE_S = 5.0
 """Seconds that a running trial is given to end by itself after the first interrupt."""
@@ -80,6 +82,7 @@ class World:
     nonce: Callable[[], str]
     now: Callable[[], float]
     model: Model | None = None
+    workspace: Workspace | None = None
     inbox: Inbox | None = None
     frozen: Callable[[], str] = str
     observers: tuple[Observer, ...] = ()
@@ -95,7 +98,8 @@ def open_study(ledger: Ledger, at_hand: "Session", observers: Iterable[Observer]
     """
     study = fold(ledger.read())
     if study.terms is None:
-        commit(ledger, study, 0.0, [Opened(at_hand.terms), at_hand.resumed], observers)
+        based = [at_hand.based] if at_hand.based else []
+        commit(ledger, study, 0.0, [Opened(at_hand.terms), at_hand.resumed, *based], observers)
     else:
         policy = study.terms.policy if at_hand.any_policy else at_hand.terms.policy
         check_terms(study.terms, replace(at_hand.terms, policy=policy), study.tally.measured > 0)
@@ -106,7 +110,7 @@ def open_study(ledger: Ledger, at_hand: "Session", observers: Iterable[Observer]
 
 @dataclass(frozen=True)
 class Session:
-    """What a controller brings: the terms it was given, and what it records of itself.
+    """What a controller brings: the terms it was given, what it records of itself, and the base of a code study.
 
     `any_policy`: the terms name a policy that nobody asked for; a study that began with another one keeps it.
     """
@@ -114,6 +118,7 @@ class Session:
     terms: Terms
     resumed: Resumed
     any_policy: bool = False
+    based: Based | None = None
 
 
 def check_terms(old: Terms, new: Terms, measured: bool = True) -> None:
@@ -353,7 +358,9 @@ class Engine:
         """One run, from wherever it stands to its end."""
         run = self.study.run(act.trial, act.run)
         inherited = run.running
-        if not inherited and not await self._start(act, run, lane):
+        if inherited:
+            await self._adopt(act, run.lane)
+        elif not await self._start(act, run, lane):
             return
         outcome = await self._follow(act, run.handle)
         while (
@@ -363,13 +370,14 @@ class Engine:
                 return
             inherited = False
             outcome = await self._follow(act, run.handle)
-        self._finish(act, run, outcome)
+        self._finish(act, run, outcome, await self._touched(act, lane))
 
     async def _start(self, act: StartRun, run: Run, lane: int) -> bool:
         """Blocked, recorded, released. False if we are told to stop before it is recorded: then it never ran."""
         self._check_frozen()
         world, attempt = self.world, run.attempt + 1
-        wanted = job(self.study, act.trial, act.run, attempt=attempt, lane=lane, nonce=world.nonce(), where=world.where)
+        where = await self._place(act, lane)
+        wanted = job(self.study, act.trial, act.run, attempt=attempt, lane=lane, nonce=world.nonce(), where=where)
         handle = await world.executor.start(wanted)
         at = self.at
         if self._until is not None or act not in plan(self.study, at):  # an interrupt, a stop, or the end of time
@@ -419,7 +427,30 @@ class Engine:
         if problem := self.world.frozen():
             raise UsageError(f"{problem}, and the study stops here: put it back, and the same command goes on")
 
-    def _finish(self, act: StartRun, run: Run, outcome: Outcome | Gone) -> None:
+    async def _place(self, act: StartRun, lane: int) -> Surroundings:
+        """Where a run happens: the trial's own directory, in a code study."""
+        where, workspace = self.world.where, self.world.workspace
+        if workspace is None or act.trial == PREPARE:
+            return where
+        overlay = self.study.overlay(self.study.trials[act.trial].change)
+        return dataclasses.replace(where, cwd=await workspace.open(lane, overlay))
+
+    async def _adopt(self, act: StartRun, lane: int) -> None:
+        if self.world.workspace is not None and act.trial != PREPARE:
+            await self.world.workspace.adopt(lane, self.study.overlay(self.study.trials[act.trial].change))
+
+    async def _touched(self, act: StartRun, lane: int) -> str:
+        """What a run changed of the files that it was made of, where it did: then its score is not the candidate's."""
+        study, workspace = self.study, self.world.workspace
+        if workspace is None or act.trial == PREPARE:
+            return ""
+        frozen, own = study.the_terms.frozen, {*study.base, *study.trials[act.trial].change.files}
+        touched = await workspace.touched(lane, {*frozen, *own})
+        if not touched:
+            return ""
+        return f"{touched[0]}: {'a frozen file' if touched[0] in frozen else 'the code'} was changed while it ran"
+
+    def _finish(self, act: StartRun, run: Run, outcome: Outcome | Gone, touched: str) -> None:
         self._check_frozen()
         stopped = self._stops.pop((act.trial, act.run), None)
         if isinstance(outcome, Gone):
@@ -430,6 +461,8 @@ class Engine:
         result = self.thought.read(outcome)
         if stopped and last.limit == "stopped":
             result = replace(stopped, seconds=sum(step.seconds for step in outcome.steps))
+        if touched and isinstance(result, Ran):
+            result = Failed("cheating", touched, result.seconds)
         self._facts.append(Finished(act.trial, act.run, run.attempt, result, last.exit, outcome.output))
 
     async def _stop(self, trial: int, run: int, why: Stopped | Pruned) -> None:

@@ -58,6 +58,16 @@ class Resumed(Event, frozen=True, tag="Resumed"):
     texts: dict[str, str] = {}
 
 
+class Based(Event, frozen=True, tag="Based"):
+    """What every candidate of a code study is a change of: the content hash of the whole folder, and the files that may
+    be changed: their digests by path, their `texts` by digest.
+    """
+
+    tree: str
+    files: dict[str, str]
+    texts: dict[str, str]
+
+
 class RoundOpened(Event, frozen=True, tag="RoundOpened"):
     """Round `round` began; it thinks from what stood in the ledger up to place `seen`. A proof is of `trial`."""
 
@@ -224,8 +234,9 @@ class Faulted(Event, frozen=True, tag="Faulted"):
 
 
 class Directed(Event, frozen=True, tag="Directed"):
-    """A person (or later a director) asked for something from outside. `try` carries a change to run as it is, `kill`
-    the number of the `trial` to end, `hint` a `text` for whoever proposes.
+    """A person (or later a director) asked for something from outside. `try` carries a change to run as it is, or as
+    `text` a patch of the base, with the parameters of `change`; `kill` the number of the `trial` to end, `hint` as
+    `text` what whoever proposes should know.
     """
 
     request: str
@@ -253,6 +264,7 @@ class StudyClosed(Event, frozen=True, tag="StudyClosed"):
 Fact: TypeAlias = (
     StudyOpened
     | Resumed
+    | Based
     | RoundOpened
     | Asked
     | Abandoned
@@ -301,8 +313,8 @@ def decode(body: bytes | str) -> Entry:
 def once(event: Event) -> str | None:
     """What may stand in a ledger only once, as a key; None for facts that may come again."""
     match event:
-        case StudyOpened():
-            return "StudyOpened"
+        case StudyOpened() | Based():
+            return type(event).__name__
         case RoundOpened() | Decided():
             return f"{type(event).__name__}/{event.round}"
         case Proposed() | Refused():

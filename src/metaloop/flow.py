@@ -86,13 +86,15 @@ class Differs(msgspec.Struct, frozen=True):
 class Exchange(msgspec.Struct):
     """One ask of the past as the ledger knows it: digests of prompts, or the runs; and what was answered so far.
 
-    `roles` and `worst`: of prompts, who is asked and what each may cost at most.
+    `roles` and `worst`: of prompts, who is asked and what each may cost at most. `known`: the place in the ledger where
+    the last answer stands.
     """
 
     asked: tuple[str, ...] | Runs
     answers: list[Reply | Result | None]
     roles: tuple[str, ...] = ()
     worst: tuple[Usage, ...] = ()
+    known: int = 0
 
     def missing(self) -> tuple[int, ...]:
         return tuple(i for i, answer in enumerate(self.answers) if answer is None)

@@ -50,10 +50,14 @@ class Row(msgspec.Struct, frozen=True):
     by: str = ""
     why: str = ""
     reason: str = ""
+    code: str = ""
+    """Of a refusal: stable, for programs."""
     fallback: str = ""
     fingerprint: str = ""
     comparable: bool = True
     attempts: int = 0
+    files: dict[str, str] = {}
+    """The digests of what its code has over the base, by path."""
 
 
 def rows(study: Study) -> Iterator[Row]:
@@ -87,11 +91,16 @@ def row(study: Study, trial: Trial) -> Row:
         gain=gain,
         noise=noise,
         against=against,
-        changed=changed(trial.change.values, holder.change.values if holder else {}),
+        changed=(
+            *study.changed_code(trial.change, holder.change if holder else None),
+            *changed(trial.change.values, holder.change.values if holder else {}),
+        ),
+        files=trial.change.files,
         seconds=sum(getattr(run.last, "seconds", 0.0) for run in trial.runs.values()),
         by=trial.proposal.by,
         why=trial.why,
         reason=getattr(first, "reason", ""),
+        code=getattr(first, "code", ""),
         fallback=trial.proposal.fallback,
         fingerprint=trial.fingerprint,
         comparable=not reference or reference == trial.fingerprint,

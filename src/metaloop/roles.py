@@ -4,7 +4,7 @@ Thought (`Propose`, `Measure`, `Decide`, `Enough`, `Read`) takes values and retu
 `Model`, `Ledger`) do, and decide nothing. A double and a conformance suite for each stand in `testing.py`.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Literal, Protocol, TypeAlias
 
 import msgspec
@@ -195,6 +195,26 @@ class Model(Protocol):
     """Answers a prompt. Retries, deadlines and rate limits are its own affair; it returns, it does not raise."""
 
     async def complete(self, prompt: Prompt) -> Reply: ...
+
+
+class Workspace(Protocol):
+    """Directories in which trials of a code study run, one a lane. Nothing of the user's is touched."""
+
+    async def open(self, lane: int, overlay: Mapping[str, str]) -> str:
+        """The lane's directory, with exactly the base and these files over it: texts by path."""
+        ...
+
+    async def adopt(self, lane: int, overlay: Mapping[str, str]) -> str:
+        """The same, where a trial runs in it that another controller began: nothing is touched."""
+        ...
+
+    async def touched(self, lane: int, paths: Collection[str]) -> Sequence[str]:
+        """Those of `paths` that are not what they were when the directory was opened."""
+        ...
+
+    async def close(self) -> None:
+        """Lets go; directories in which something still runs stay."""
+        ...
 
 
 class Ledger(Protocol):

@@ -18,6 +18,7 @@ from metaloop.events import (
     Abandoned,
     Alerted,
     Asked,
+    Based,
     Condemned,
     Confirmed,
     Decided,
@@ -351,6 +352,11 @@ class Study:
         self.front: list[int] = []
         """Kept trials that no other dominates, where several objectives make a front."""
         self.keys: dict[str, int] = {}
+        self.tree = ""
+        self.base: dict[str, str] = {}
+        """Of a code study: the content hash of its folder; by path, the digests of the files that may be changed."""
+        self.contents: dict[str, str] = {}
+        """Texts of files, by digest: of the base, and of everything that was proposed."""
         self.faults = 0
         self.texts: dict[str, str] = {}
         """What prompts are made of, as this session has it."""
@@ -403,6 +409,17 @@ class Study:
         baseline = self.trials[self.baseline].fingerprint if self.baseline is not None else ""
         return self.the_terms.fingerprint or baseline
 
+    def overlay(self, change: Change) -> dict[str, str]:
+        """The texts of the files that differ from the base, by path."""
+        return {path: self.contents[digest] for path, digest in change.files.items()}
+
+    def changed_code(self, new: Change, old: Change | None) -> tuple[str, ...]:
+        """`src/a.py +3 -1` for each file that is not in both as in the other; the old one None for the base."""
+        before, after = (self.base | (change.files if change else {}) for change in (old, new))
+        paths = sorted(path for path in {*before, *after} if before.get(path) != after.get(path))
+        texts = [[self.contents.get(side.get(path, ""), "") for side in (before, after)] for path in paths]
+        return tuple(f"{path} {_line_counts(*pair)}" for path, pair in zip(paths, texts, strict=True))
+
     def number(self, role: Role) -> int:
         """The number of the next trial: the baseline is 0, everything else counts from 1."""
         return 0 if role == "baseline" and 0 not in self.trials else self.latest + 1
@@ -427,6 +444,17 @@ class Study:
     def bench(self, round: Round) -> "View":
         """The study as the round's measuring sees it: from where it first asked for more runs, or from here."""
         return View(self, round, self.place if round.judged_at is None else round.judged_at)
+
+
+def _line_counts(old: str, new: str) -> str:
+    """Lines that were added and removed; of long texts, that something was."""
+    if len(old) + len(new) > 1 << 17:
+        return "changed"
+    from difflib import SequenceMatcher  # of code studies alone
+
+    blocks = SequenceMatcher(None, old.splitlines(), new.splitlines(), autojunk=False).get_matching_blocks()
+    same = sum(block.size for block in blocks)
+    return f"+{len(new.splitlines()) - same} -{len(old.splitlines()) - same}"
 
 
 def fold(entries: Iterable[Entry], study: Study | None = None) -> Study:
@@ -479,6 +507,9 @@ def evolve(study: Study, entry: Entry) -> None:
             study.condemned[event.trial] = event.why
         case StudyOpened():
             study.terms = event.terms
+        case Based():
+            study.tree, study.base = event.tree, event.files
+            study.contents.update(event.texts)
         case Resumed():
             _resume(study, event)
         case Asked():
@@ -487,7 +518,7 @@ def evolve(study: Study, entry: Entry) -> None:
             study.open[event.round].asked[event.stage].append(asked)
         case Replied():
             exchange = study.open[event.round].asked[event.stage][event.index]
-            exchange.answers[event.member] = event.reply
+            exchange.answers[event.member], exchange.known = event.reply, entry.place
             study.asks += 1
             study.ask_seconds += event.reply.usage.seconds
             _charge(study, exchange, event.member, event.reply.usage)
@@ -572,7 +603,11 @@ def _charge(study: Study, exchange: Exchange, member: int, usage: Usage) -> None
 def _propose(study: Study, event: Proposed | Refused, place: int) -> None:
     round = study.open[event.round]
     fingerprint = study.host.fingerprint if study.host else ""
-    trial = Trial(event.trial, event.round, round.role, _pack(event.proposal), place, fingerprint)
+    proposal = event.proposal
+    if proposal.texts:
+        study.contents.update(proposal.texts)
+        proposal = replace(proposal, texts={})
+    trial = Trial(event.trial, event.round, round.role, _pack(proposal), place, fingerprint)
     trial.request = round.directive.request if round.directive else ""
     study.trials[event.trial] = trial
     study.latest = max(study.latest, event.trial)
@@ -786,6 +821,16 @@ class View:
         """The change that somebody asked for, in a directed round."""
         return self._round.directive.change if self._round.directive else None
 
+    @property
+    def request(self) -> Directed | None:
+        """What somebody asked for, in a directed round."""
+        return self._round.directive
+
+    @property
+    def base(self) -> Mapping[str, str]:
+        """Of a code study: the digests of the files that may be changed, by path."""
+        return self._study.base
+
     def rng(self, salt: str = "") -> Random:
         """The round's own dice: the same seed, round and salt throw the same."""
         return Random(f"{self.terms.seed}/{self.round}{salt and '/' + salt}")
@@ -803,6 +848,10 @@ class View:
         """Trials that were proposed before this round, the newest first. What they came to may lie in its future."""
         return (t for t in reversed(self._study.trials.values()) if self._earlier(t))
 
+    def trial(self, number: int) -> Trial:
+        """One that was proposed before this round."""
+        return self._study.trials[number]
+
     def tried(self, change: Change) -> int | None:
         """The trial that had this very change, if one was proposed before this round (baselines do not count)."""
         number = self.taken(change)
@@ -813,6 +862,16 @@ class View:
         not as of a place; what was tried stays tried, so a flow that thinks again concludes the same.
         """
         return self._study.keys.get(change.key())
+
+    def changed_code(self, trial: Trial) -> tuple[str, ...]:
+        """`src/a.py +3 -1` for each file that a trial's code has otherwise than its parent's."""
+        parent = trial.proposal.parent
+        return self._study.changed_code(trial.change, None if parent is None else self._study.trials[parent].change)
+
+    def code(self, change: Change) -> dict[str, str]:
+        """The files that may be changed as `change` has them: texts by path."""
+        digests = self._study.base | change.files
+        return {path: self._study.contents[digest] for path, digest in digests.items()}
 
     @property
     def texts(self) -> Mapping[str, str]:
@@ -848,6 +907,16 @@ class View:
     def leader(self) -> Trial | None:
         """The trial to grow from: the incumbent, or what looks better and, by `provisional`, leads before its proof."""
         return self._holder(self._study.leads)
+
+    def leader_at(self, ask: int) -> Trial | None:
+        """The leader as of the answer to the round's ask of this number, whatever the round knew when it opened: what a
+        change of code that was waited for is put on. In strict order it is the one that the round knew, for nothing may
+        hang on who was faster.
+        """
+        exchanges = self._round.asked["propose"]
+        if self.terms.order == "strict" or ask >= len(exchanges):
+            return self.leader
+        return self._holder(self._study.leads, max(self._seen, exchanges[ask].known))
 
     # ---- what measuring wants to know
 
@@ -893,8 +962,8 @@ class View:
         """How many tests had begun, those that still ran among them."""
         return bisect_left(self._study.tests, self._seen)
 
-    def _holder(self, since: Sequence[tuple[int, int]]) -> Trial | None:
-        at = bisect_right(since, (self._seen, 1 << 62))
+    def _holder(self, since: Sequence[tuple[int, int]], seen: int | None = None) -> Trial | None:
+        at = bisect_right(since, (self._seen if seen is None else seen, 1 << 62))
         return self._study.trials[since[at - 1][1]] if at else None
 
     def _earlier(self, trial: Trial) -> bool:

@@ -3,9 +3,14 @@
 import re
 from typing import Literal, TypeAlias
 
+from metaloop.edits.contract import Contract
 from metaloop.values import Constraint, Objective, Scalar, Space, Value
 
 Order: TypeAlias = Literal["free", "strict"]
+
+
+ASKING = ("llm", "guided", "llm_diff")
+"""Policies that ask a model."""
 
 
 class Baseline(Value, frozen=True):
@@ -53,11 +58,18 @@ class Terms(Value, frozen=True):
     prune: Literal["none", "median", "halving", "forecast"] = "none"
     fallback: Literal["none", "random", "tpe"] = "none"
     arms: tuple[str, ...] = ()
+    mutable: tuple[str, ...] = ()
+    required_calls: tuple[str, ...] = ()
+
+    @property
+    def contract(self) -> Contract:
+        """What of the code may be changed."""
+        return Contract(self.mutable, tuple(self.frozen), self.required_calls)
 
     @property
     def asks(self) -> bool:
         """Whether whoever proposes asks a model."""
-        return not {self.policy, *self.arms}.isdisjoint(("llm", "guided"))
+        return not {self.policy, *self.arms}.isdisjoint(ASKING)
 
 
 class Limits(Value, frozen=True):

@@ -200,18 +200,48 @@ class Params(Value, frozen=True, tag="params"):
         """The content hash that says whether two candidates are the same one."""
         return hashlib.sha256(canonical(self.values)).hexdigest()[:16]
 
+    @property
+    def files(self) -> dict[str, str]:
+        """None: the code is the base's."""
+        return {}
 
-Change: TypeAlias = Params
+
+class Edit(Value, frozen=True, tag="edit"):
+    """A change of code: by path, the digest of every file that is not as in the base; and the parameters to run with.
+
+    The whole difference from the base, not from the parent, so that a candidate is known without its ancestors.
+    """
+
+    values: dict[str, Scalar]
+    files: dict[str, str]
+
+    def key(self) -> str:
+        """The content hash that says whether two candidates are the same one."""
+        return hashlib.sha256(canonical([self.values, self.files])).hexdigest()[:16]
+
+
+Change: TypeAlias = Params | Edit
+
+
+def changed(values: dict[str, Scalar], files: dict[str, str]) -> Change:
+    """The change with these parameters and these files."""
+    return Edit(values, files) if files else Params(values)
 
 
 class Proposal(Value, frozen=True):
-    """A change, where it grew from, who made it and why. `fallback` says why somebody else than asked for made it."""
+    """A change, where it grew from, who made it and why. `fallback` says why somebody else than asked for made it.
+
+    `texts`: contents of files, by digest, that the study did not have before. `refused`: that there is no change, and
+    why: what was proposed could not even be made one.
+    """
 
     change: Change
     by: str
     why: str = ""
     parent: int | None = None
     fallback: str = ""
+    texts: dict[str, str] = {}
+    refused: "Refused | None" = None
 
 
 def squares(values: Sequence[float]) -> float:

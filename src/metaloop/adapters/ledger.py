@@ -120,6 +120,8 @@ def open_ledger(folder: Path, *, create: bool = True) -> SqliteLedger:
         raise UsageError(f"{folder}: no study here; expected {FILE} in it: start one with `metaloop run FILE`")
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        if folder.parent.name == ".metaloop" and not (ignored := folder.parent / ".gitignore").exists():
+            ignored.write_text("*\n", encoding="utf-8")  # nothing in there is the user's to commit
         lock = _lease(folder)
     except OSError as error:
         raise LedgerError(

@@ -145,6 +145,12 @@ class Projections:
         record = row(study, study.trials[number])
         _write(folder / "version.json", [msgspec.json.format(msgspec.json.encode(record), indent=2).decode(), "\n"])
         _write(folder / "params.json", [json.dumps(record.params, indent=2, ensure_ascii=False), "\n"])
+        if change := study.trials[number].change.files:
+            from metaloop.edits.diffs import diff  # of code studies alone
+
+            base = {path: study.contents[name] for path, name in study.base.items()}
+            overlay = {path: study.contents[name] for path, name in change.items()}
+            _write(folder / "code.patch", [diff(base, base | overlay)])
 
     def _place(self, number: int) -> Path:
         return self.paths.versions / f"v{number:04}"

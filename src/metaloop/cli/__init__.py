@@ -18,7 +18,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Run": {
         "run": ("run:run", "start a study, or resume it: the same line does both"),
-        "run-one": ("run:run_one", "try one set of parameters, as a trial of the study"),
+        "run-one": ("run:run_one", "try one set of parameters, or one patch, as a trial of the study"),
         "steer": ("steer:steer", "pause, resume or stop a study, end one trial, leave a hint"),
     },
     "Look": {
@@ -26,6 +26,8 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "watch": ("read:watch", "the same, live"),
         "show": ("read:show", "all that is known of one trial"),
         "best": ("read:best", "the parameters of the incumbent, as JSON"),
+        "diff": ("code:diff", "what a trial changed in the code"),
+        "apply": ("code:apply", "have the best code: as a branch, as a patch, or in the files"),
         "replay": ("read:replay", "tell a study from its ledger, trial by trial"),
         "export": ("read:export", "the trials, as tables for other tools"),
     },

@@ -80,10 +80,19 @@ def trial_line(study: Study, trial: Trial) -> str:
     """Number, verdict, value, change against the incumbent, seconds, and what was changed (or why it failed)."""
     r = row(study, trial)
     plain = "its own command" if study.the_terms.baseline.kind == "cmd" else "as the script is"
-    changes = " ".join(r.changed) or (plain if r.role == "baseline" and not r.params else "no change")
-    what = clean(r.reason) if r.value is None and r.reason else f"{trial.why}; {changes}" if _odd(trial, r) else changes
+    changes = " ".join(r.changed) or "no change"
+    if r.role == "baseline" and not r.params:
+        changes = plain
+    what = f"{trial.why}; {changes}" if _odd(trial, r) else changes
+    what = _first(r.reason) if r.value is None and r.reason else what
     name = "baseline" if r.role == "baseline" and r.value is not None else outcome(trial)
     return f"{r.trial:>4}  {name:<11}  {_value(study, r):<9}  {against(r):<18}  {r.seconds:>6.1f} s  {what}"
+
+
+def _first(reason: str, most: int = 160) -> str:
+    """The first line of a reason, and not all of a long one: `show` has it."""
+    line = clean(reason.partition("\n")[0])
+    return f"{line[: most - 4]} ..." if len(line) > most or "\n" in reason.strip() else line
 
 
 def _odd(trial: Trial, r: Row) -> bool:

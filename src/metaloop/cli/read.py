@@ -13,6 +13,7 @@ import msgspec
 from cyclopts import Parameter
 
 from metaloop.adapters.ledger import controller, integrity, read_ledger
+from metaloop.cli.code import difference
 from metaloop.cli.find import Named, Opened, folder, read
 from metaloop.cli.output import (
     COLOURS,
@@ -33,7 +34,7 @@ from metaloop.errors import Damaged, UsageError
 from metaloop.events import Decided, Entry, Finished, Proposed, Refused, RoundOpened, Started
 from metaloop.records import Row, row, totals
 from metaloop.study import PREPARE, Study, Trial, evolve, fold
-from metaloop.values import digest
+from metaloop.values import Params, digest
 
 Json = Annotated[bool, Parameter(name="--json", negative="", help="One JSON document on stdout, nothing else there.")]
 Format = Literal["tsv", "csv", "jsonl", "autoresearch", "autoresearch-rl", "canonical"]
@@ -321,6 +322,8 @@ def _trial_lines(opened: Opened, trial: Trial) -> Iterator[str]:
         yield f"  stand-in  {r.fallback}"
     yield f"  params    {params_text(r.params)}"
     yield f"  decided   {trial.why or 'not yet'}"
+    for line in _code_lines(study, trial):
+        yield f"    | {line}"
     for run in _runs(trial):
         yield f"  run {run['run']}     {run['told']}"
     for name, value in r.metrics.items():
@@ -331,6 +334,18 @@ def _trial_lines(opened: Opened, trial: Trial) -> Iterator[str]:
         yield f"  file      {path}"
         if name.endswith((".out", ".err")):
             yield from (f"    | {line}" for line in _tail(Path(path)))
+
+
+def _code_lines(study: Study, trial: Trial, most: int = 60) -> Iterator[str]:
+    """The beginning of what it changed in its parent's code."""
+    if not trial.change.files:
+        return
+    parent = trial.proposal.parent
+    old = Params({}) if parent is None else study.trials[parent].change
+    lines = difference(study, old, trial.change).splitlines()
+    yield from lines[:most]
+    if len(lines) > most:
+        yield f"... and {len(lines) - most} lines more: metaloop diff {trial.number}" + (f" {parent}" if parent else "")
 
 
 def _runs(trial: Trial) -> Iterator[dict[str, object]]:

@@ -324,18 +324,35 @@ def run_one(
     file: Annotated[Path, Parameter(help="The study's file.")],
     /,
     *,
-    params: Annotated[str, Parameter(help="JSON: a value for every parameter of the space.")],
+    params: Annotated[str | None, Parameter(help="JSON: a value for every parameter of the space.")] = None,
+    diff: Annotated[Path | None, Parameter(help="A patch of the files that may be changed; - for stdin.")] = None,
     dir: Folder = None,
     json: Json = False,
 ) -> int:
-    """Try one set of parameters, as a trial of the study: recorded, decided, and told.
+    """Try one set of parameters, or one patch of the code, as a trial of the study: recorded, decided, and told.
 
-    Exit code 0: measured, kept or not; 4: it could not be measured.
+    A patch is applied to the code that the study began with, and runs with `--params` or the program's own defaults.
+    Exit code 0: measured, kept or not; 2: refused; 4: it could not be measured.
     """
     study = _placed(load(file), dir)
-    change = Params(_point(study, params))
-    request = Directed(request_id(), "try", by="run-one", change=change)
+    if params is None and diff is None:
+        raise UsageError("expected something to try; add --params JSON or --diff PATCH")
+    if diff is not None and not study.terms.mutable:
+        raise UsageError("--diff: expected files that may be changed, found none; add policy.mutable: [FILE]")
+    change = Params(_point(study, params)) if params is not None else None
+    request = Directed(request_id(), "try", by="run-one", change=change, text=_patch_text(study, diff))
     return _drive(study, json=json, request=request)
+
+
+def _patch_text(study: StudyFile, path: Path | None) -> str:
+    """What is in a patch file; of one that is too large, enough to be refused for that. Empty without a file."""
+    if path is None:
+        return ""
+    try:
+        with sys.stdin.buffer if str(path) == "-" else path.open("rb") as file:
+            return file.read(study.terms.contract.most + 1).decode(errors="replace") or "\n"
+    except OSError as error:
+        raise UsageError(f"--diff: {path}: {error.strerror}") from None
 
 
 def _point(file: StudyFile, text: str) -> dict[str, Scalar]:

@@ -7,10 +7,12 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from metaloop.adapters import workspace
 from metaloop.adapters.ledger import open_ledger
 from metaloop.adapters.ledger import restore as put_right
 from metaloop.cli.find import Named, folder, studies
 from metaloop.cli.output import shown, tell, tell_json
+from metaloop.config import slots
 from metaloop.study import Study, fold
 
 
@@ -22,7 +24,7 @@ def gc(
     outputs: Annotated[bool, Parameter(negative="", help="Also what discarded trials printed.")] = False,
     json: Annotated[bool, Parameter(name="--json", negative="")] = False,
 ) -> int:
-    """Remove the scratch folders of trials, and of lanes that no process serves. The ledger is never touched."""
+    """Remove scratch folders of trials, and directories of candidates that no study uses. No ledger is touched."""
     chosen = [folder(study)] if study is not None else studies(Path(".metaloop"))
     freed: dict[str, int] = {}
     for where in chosen:
@@ -34,6 +36,8 @@ def gc(
                     shutil.rmtree(path, ignore_errors=True)
         finally:
             ledger.close()
+    for place in [] if dry_run else workspace.sweep(slots(Path()).parent):
+        freed[str(place)] = 0
     if json:
         tell_json({"dry_run": dry_run, "removed": freed, "bytes": sum(freed.values())})
         return 0

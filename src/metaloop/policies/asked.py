@@ -6,18 +6,22 @@ the round is faulted: nobody else proposes in the model's name. Only where the s
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from metaloop.errors import ProposerError
 from metaloop.events import Reply
 from metaloop.flow import Flow, Message, Prompt
-from metaloop.policies.brief import brief, fill, plain, shortly
+from metaloop.policies.brief import brief, cut, fill, plain, shortly
 from metaloop.policies.picture import picture
 from metaloop.policies.replies import Point, Problem, values
 from metaloop.policies.sampled import STARTUP
 from metaloop.roles import Propose
 from metaloop.study import View
-from metaloop.values import Choices, Domain, Params, Proposal, Scalar, number
+from metaloop.values import Change, Choices, Domain, Params, Proposal, Scalar, number
+
+TOLD = 16_000
+"""Characters at most of a reply that is shown again beside its correction."""
 
 CORRECTIONS = 2
 """So often a reply that cannot be run is sent back with the reason."""
@@ -37,7 +41,7 @@ def llm(stand_in: Propose | None = None) -> Propose:
     """A model chooses the values."""
 
     def propose(view: View) -> Flow[Sequence[Proposal]]:
-        return (yield from _ask(view, "llm", brief(view), stand_in))
+        return (yield from ask(view, brief(view), schema(view), _chosen("llm"), stand_in))
 
     return propose
 
@@ -60,13 +64,13 @@ def guided(sampler: Propose, name: str, stand_in: Propose | None = None) -> Prop
             suggestion=shortly(view, change.values),
             picture=picture(view),
         )
-        proposals = yield from _ask(view, "guided", brief(view, guide), stand_in)
+        proposals = yield from ask(view, brief(view, guide), schema(view), _chosen("guided"), stand_in)
         return [_marked(proposal, view, change) for proposal in proposals] if modelled else proposals
 
     return propose
 
 
-def _marked(proposal: Proposal, view: View, suggested: Params) -> Proposal:
+def _marked(proposal: Proposal, view: View, suggested: Change) -> Proposal:
     """Whether the suggestion was taken, and what of it was not: six digits of a number are the number. Where most of it
     was not, it is not mentioned; what it was can be derived again.
     """
@@ -87,33 +91,67 @@ def _scored(view: View) -> int:
     return sum(trial.score is not None and trial.change.values.keys() == view.space.keys() for trial in view.settled())
 
 
-def _ask(view: View, by: str, messages: tuple[Message, ...], stand_in: Propose | None) -> Flow[Sequence[Proposal]]:
-    problem = ""
-    for _ in range(1 + CORRECTIONS):
-        reply = yield Prompt(ROLE, messages, schema(view))
+Read: TypeAlias = Callable[[View, Reply, int], Proposal | str]
+"""What the reply to the round's ask of this number proposes, which may be what has to be refused; or what is wrong with
+it, for the model to mend.
+"""
+
+
+def ask(
+    view: View, messages: tuple[Message, ...], schema: dict[str, object] | None, read: Read, stand_in: Propose | None
+) -> Flow[Sequence[Proposal]]:
+    """Asks until a reply can be run, as often as there are corrections. What has to be refused is so in the end."""
+    last: Proposal | str = ""
+    for turn in range(1 + CORRECTIONS):
+        reply = yield Prompt(ROLE, messages, schema)
         assert isinstance(reply, Reply)
         if reply.trouble:
             return (yield from _instead(view, reply.problem, stand_in))
-        found = _read(view, reply)
-        if isinstance(found, Point):
-            parent = view.leader.number if view.leader else None
-            why = plain(found.why, 500).strip(" .") and plain(found.why, 500)
-            return [Proposal(Params(found.values), f"{by}: {plain(reply.model, 80)}", why or "no reason given", parent)]
-        problem = found
+        last = read(view, reply, turn)
+        if isinstance(last, Proposal) and last.refused is None:
+            return [last]
         told = reply.text if reply.text and reply.text.strip() else "(an empty reply)"
-        correction = fill(view.texts["correct"], problem=problem)
-        messages = (*messages, Message("assistant", told[:4000]), Message("user", correction))
-    return (yield from _instead(view, f"no reply could be run, {1 + CORRECTIONS} times; the last: {problem}", stand_in))
+        correction = fill(view.texts["correct"], problem=_problem(last))
+        messages = (*messages, Message("assistant", cut(told, TOLD)), Message("user", correction))
+    if isinstance(last, Proposal):
+        return [last]
+    return (yield from _instead(view, f"no reply could be run, {1 + CORRECTIONS} times; the last: {last}", stand_in))
 
 
-def _read(view: View, reply: Reply) -> Point | str:
-    """A point that can be run, or what is wrong, for the model to mend. A reply that was cut off is not used."""
+def _problem(found: Proposal | str) -> str:
+    if isinstance(found, str):
+        return found
+    return "" if found.refused is None else found.refused.reason
+
+
+def unusable(reply: Reply) -> str:
+    """Why a reply cannot even be read; one that was cut off is not used."""
     if reply.text is None:
         return UNUSABLE.get(reply.finish, f"the reply ended with {reply.finish!r}")
     if reply.finish == "length":
         return "the reply was cut off at its limit; answer shorter"
-    if reply.finish != "stop":
-        return f"the reply ended with {reply.finish!r}"
+    return "" if reply.finish == "stop" else f"the reply ended with {reply.finish!r}"
+
+
+def _chosen(by: str) -> Read:
+    """Reads a point of the space."""
+
+    def read(view: View, reply: Reply, _: int) -> Proposal | str:
+        found = _point(view, reply)
+        if isinstance(found, str):
+            return found
+        parent = view.leader.number if view.leader else None
+        why = plain(found.why, 500).strip(" .") and plain(found.why, 500)
+        return Proposal(Params(found.values), f"{by}: {plain(reply.model, 80)}", why or "no reason given", parent)
+
+    return read
+
+
+def _point(view: View, reply: Reply) -> Point | str:
+    """A point that can be run, or what is wrong, for the model to mend."""
+    if problem := unusable(reply):
+        return problem
+    assert reply.text is not None
     found = values(reply.text, view.space)
     if isinstance(found, Problem):
         return found.text

@@ -7,6 +7,8 @@ that a fresh process learns what the old one had learned.
 import math
 from collections.abc import Mapping, Sequence
 
+from msgspec.structs import replace
+
 from metaloop.flow import Flow
 from metaloop.roles import Propose
 from metaloop.study import Trial, View
@@ -28,7 +30,7 @@ def learned(arms: Mapping[str, Propose]) -> Propose:
         for name in ranked(view, list(arms)):
             proposals = yield from arms[name](view)
             if proposals:
-                return [Proposal(p.change, f"{name} < {p.by}", p.why, p.parent, p.fallback) for p in proposals]
+                return [replace(p, by=f"{name} < {p.by}") for p in proposals]
         return ()
 
     return propose

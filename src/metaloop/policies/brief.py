@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from metaloop.flow import Message
 from metaloop.study import Trial, View
+from metaloop.terms import ASKING
 from metaloop.values import Choices, Domain, Failed, Pruned, Ran, Refused, Scalar, Test, describe
 
 BLOCK = 25
@@ -53,7 +54,7 @@ def brief(view: View, guide: str = "") -> tuple[Message, ...]:
     )
     shown = "\n\n".join(part for part in (source(view), history(view)) if part)
     room = max(800, (len(system) + len(shown)) // 4)
-    return Message("system", system), Message("user", f"{shown}\n\n{_next(view, guide, room)}")
+    return Message("system", system), Message("user", f"{shown}\n\n{following(view, guide, room)}")
 
 
 def fill(template: str, **parts: str) -> str:
@@ -150,14 +151,26 @@ def summary(view: View, trials: Sequence[Trial]) -> str:
 
 def trial_text(view: View, trial: Trial) -> str:
     """One trial in a line: number, parameters, what came of it, who proposed it and why."""
-    params = shortly(view, trial.change.values) if trial.change.values else "the program with its own defaults"
-    return plain(f"{trial.number} | {params} | {outcome(view, trial)} | {_reason(trial)}", LINE)
+    return plain(f"{trial.number} | {what(view, trial)} | {outcome(view, trial)} | {_reason(trial)}", LINE)
+
+
+def what(view: View, trial: Trial) -> str:
+    """What it changed: lines of code over its parent's, and its parameters."""
+    values = trial.change.values
+    if view.terms.mutable and trial.number:
+        parent = trial.proposal.parent
+        lines = ", ".join(view.changed_code(trial)) or "no change of code"
+        told = f"{lines}, from trial {parent}" if parent is not None else lines
+        return f"{told}, with {shortly(view, values)}" if values else told
+    return shortly(view, values) if values else "the program with its own defaults"
 
 
 def _reason(trial: Trial) -> str:
     """Why it was proposed; and by whom, where that was no model."""
     by, why = trial.proposal.by, plain(trial.proposal.why, WHY)
-    return why if by.startswith(("llm:", "guided:")) else f"by {plain(by, 40)}" + (f": {why}" if why else "")
+    if by.startswith(tuple(f"{policy}:" for policy in ASKING)):
+        return why
+    return f"by {plain(by, 40)}" + (f": {why}" if why else "")
 
 
 def outcome(view: View, trial: Trial) -> str:
@@ -222,7 +235,8 @@ def short(value: Scalar, domain: Domain | None) -> Scalar:
 # ---- what is new -----------------------------------------------------------------------------------------------------
 
 
-def _next(view: View, guide: str, room: int) -> str:
+def following(view: View, guide: str, room: int) -> str:
+    """What is new, and the question. `room`: characters at most of what programs printed."""
     errors, logs = _errors(view, room * 2 // 3), _logs(view, room // 3)
     hints = [f"- {plain(hint.text, WHY)}" for hint in view.hints[-HINTS:]]
     others = (
@@ -294,11 +308,17 @@ def _incumbent(view: View) -> str:
 def _named(view: View, trial: Trial) -> str:
     value = value_text(view, trial) if trial.score else ""
     params = compact(trial.change.values) if trial.change.values else "the program with its own defaults"
-    return f"trial {trial.number}: {value} with {params}"
+    return f"trial {trial.number}: {value} with {'its code and ' if trial.change.files else ''}{params}"
 
 
 def _under_way(view: View) -> str:
-    shown = [f"- {shortly(view, change.values)}" for _, change in view.pending() if change.values][-PENDING:]
+    shown = [
+        f"- {what(view, view.trial(number))}: {plain(view.trial(number).proposal.why, WHY)}"
+        if change.files
+        else f"- {shortly(view, change.values)}"
+        for number, change in view.pending()
+        if change.values or change.files
+    ][-PENDING:]
     return "\n".join(["# Under way, not to be repeated", "", *shown]) if shown else ""
 
 

@@ -16,13 +16,24 @@ def opening(search: Propose) -> Propose:
             case "baseline":
                 return conclude([baseline(view)])
             case "directed":
-                return conclude([Proposal(view.directed or Params({}), by="person")])
+                return conclude([asked_for(view)])
             case "search":
                 return search(view)
             case "proof" | "closing":
                 return conclude([])  # they measure, and propose nothing
 
     return propose
+
+
+def asked_for(view: View) -> Proposal:
+    """The change that somebody asked for, or what their patch makes of the base."""
+    request = view.request
+    if request is None or not request.text:
+        return Proposal(view.directed or Params({}), by="person")
+    from metaloop.policies.code import edited  # of code studies alone
+
+    values = dict(request.change.values) if request.change is not None else {}
+    return edited(view, request.text, "person", request.why, Params({}), None, values)
 
 
 def baseline(view: View) -> Proposal:

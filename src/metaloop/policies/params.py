@@ -12,7 +12,7 @@ from metaloop.errors import UsageError
 from metaloop.flow import Flow
 from metaloop.roles import Propose
 from metaloop.study import View
-from metaloop.values import Choices, Domain, Params, Proposal, Range, Scalar, accept
+from metaloop.values import Change, Choices, Domain, Params, Proposal, Range, Scalar, accept
 
 DRAWS = 64
 """So many draws that were all tried before are taken to mean that little is left to try; then the space is walked."""
@@ -168,7 +168,7 @@ def unseen(view: View, rng: Random) -> Params | None:
     return next((change for change in Walk(view.space).shuffled(rng) if view.tried(change) is None), None)
 
 
-def newest(view: View, by: str) -> Params | None:
+def newest(view: View, by: str) -> Change | None:
     """The newest change that `by` had proposed before this round."""
     return next((trial.change for trial in view.earlier() if trial.proposal.by == by), None)
 

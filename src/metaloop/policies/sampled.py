@@ -23,7 +23,7 @@ from metaloop.errors import UsageError
 from metaloop.policies.params import digit, instant, nth, unseen
 from metaloop.roles import Propose
 from metaloop.study import Trial, View
-from metaloop.values import Choices, Domain, Params, Proposal, Pruned, Scalar, accept, middle, number
+from metaloop.values import Change, Choices, Domain, Params, Proposal, Pruned, Scalar, accept, middle, number
 
 if TYPE_CHECKING:
     from optuna import Study as OptunaStudy
@@ -197,7 +197,7 @@ class Codec:
         self.distributions = {name: _distribution(domain, ordered) for name, domain in space.items()}
         self.numeric = sum(_searched(d) for d in self.distributions.values())
 
-    def encode(self, change: Params) -> dict[str, float]:
+    def encode(self, change: Change) -> dict[str, float]:
         return {name: _encode(domain, change.values[name]) for name, domain in self.space.items()}
 
     def decode(self, raw: Mapping[str, float]) -> Params:
@@ -207,7 +207,7 @@ class Codec:
         """A scored trial, with marks of the sampler."""
         return self.complete(trial.change, _value(trial), attrs)
 
-    def complete(self, change: Params, value: float, attrs: Mapping[str, object]) -> "FrozenTrial":
+    def complete(self, change: Change, value: float, attrs: Mapping[str, object]) -> "FrozenTrial":
         import optuna
 
         return optuna.create_trial(
@@ -293,7 +293,7 @@ def usable(view: View, trial: Trial) -> bool:
     return trial.role != "baseline" or inside(view, trial.change)
 
 
-def inside(view: View, change: Params) -> bool:
+def inside(view: View, change: Change) -> bool:
     return not isinstance(accept(view.space, change.values), str)
 
 
@@ -326,7 +326,7 @@ class Shown(msgspec.Struct, frozen=True):
     """A trial as a round may see it."""
 
     number: int
-    change: Params
+    change: Change
     outcome: Literal["running", "complete", "pruned", "failed"]
     value: float | None = None
 
@@ -439,7 +439,7 @@ class Evolution:
 class Told(msgspec.Struct, frozen=True):
     """What CMA-ES hears of a trial."""
 
-    change: Params
+    change: Change
     value: float
 
 

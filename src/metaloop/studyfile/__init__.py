@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from metaloop.errors import ConfigError, Faults
 from metaloop.studyfile import schema, yaml12
-from metaloop.studyfile.crosschecks import Checks, asks
+from metaloop.studyfile.crosschecks import Checks, arms, asks
 from metaloop.studyfile.schema import Document, Fault, RangeKeys, dotted, found
 from metaloop.studyfile.yaml12 import Node, Place, Unreadable
 from metaloop.terms import Baseline, Bounds, Limits, ModelSpec, Terms
@@ -59,6 +59,7 @@ class StudyFile:
     `config_hash` covers all content after normalisation, and no comments. `lines`: the line of each dotted key.
     `auto`: the policy was left to us, so a study that began with another one goes on with that.
     `mutable`: what `policy.mutable` and `mutable_file` matched, relative to the workdir. `program`: `program_file`.
+    `patches`: the folder of patches.
     `checks`: the parameters under `check` (sabotage, noop), as the space holds them.
     `notes`: what may not be meant (a key that changes nothing here); a line each, for a person to read.
     """
@@ -75,6 +76,7 @@ class StudyFile:
     auto: bool = False
     mutable: tuple[str, ...] = ()
     program: Path | None = None
+    patches: Path | None = None
     needs: tuple[Need, ...] = ()
     notes: tuple[str, ...] = ()
     lines: Mapping[str, int] = field(default_factory=dict)
@@ -466,6 +468,7 @@ def _built(document: Document, source: _Source, checks: Checks) -> StudyFile:
         auto=document.policy.type == "auto",
         mutable=checks.mutable,
         program=None if program is None else checks.base / program,
+        patches=None if document.policy.patches is None else checks.base / document.policy.patches,
         needs=tuple(_needs(document)),
         notes=tuple(_notes(document)),
         lines=source.lines,
@@ -514,8 +517,22 @@ def _terms(document: Document, checks: Checks) -> Terms:
         budget_mode=comparability.budget_mode,
         prune=document.controller.prune,
         fallback=policy.fallback,
-        arms=tuple(policy.arms) if policy.type == "learned" else (),
+        arms=tuple(map(resolved, arms(policy))),
+        knobs=_turns(policy) if policy.type == "hybrid" else {},
+        mutable=tuple(
+            dict.fromkeys([*([policy.mutable_file] if policy.mutable_file else []), *(policy.mutable or [])])
+        ),
+        required_calls=tuple(policy.required_calls),
     )
+
+
+def _turns(policy: schema.PolicyKeys) -> dict[str, Scalar]:
+    """When a hybrid search turns, by the names of `policies.coder.Turns`."""
+    return {
+        "explore": policy.hybrid_param_explore_iters,
+        "stall": policy.hybrid_stall_threshold,
+        "failures": policy.hybrid_diff_failure_limit,
+    }
 
 
 def _held(space: Space, point: Mapping[str, Scalar]) -> dict[str, Scalar]:
@@ -661,9 +678,10 @@ def _notes(document: Document) -> Iterator[str]:
     for role, model in _models(document).items():
         if model.key_env in target.env_allow:
             yield f"target.env_allow passes {model.key_env} to every trial, and it is the key of models.{role}"
-    for key in ("mutable", "mutable_file", "program_file"):
-        if key in given and not (asks(policy) and key == "program_file"):
-            yield f"policy.{key} changes nothing with policy.type: {policy.type}, which changes parameters only"
+    if "program_file" in given and not asks(policy):
+        yield f"policy.program_file changes nothing with policy.type: {policy.type}"
+    for key in [key for key in given if key.startswith("hybrid_") and policy.type != "hybrid"]:
+        yield f"policy.{key} changes nothing with policy.type: {policy.type}"
     if target.basilica is not None and target.type != "basilica":
         yield f"target.basilica changes nothing with target.type: {target.type}"
     if policy.type == "static" and policy.start:

@@ -12,17 +12,26 @@ from metaloop.studyfile import schema
 from metaloop.studyfile.globs import Tree, by_place, exists, is_dir, is_file, same
 from metaloop.studyfile.schema import Document, Fault, RangeKeys, dotted, found
 from metaloop.studyfile.yaml12 import Place
+from metaloop.terms import ASKING
 from metaloop.values import Domain, Objective, Scalar, Space, accept
 
-NEEDS_SPACE = frozenset({"grid", "random", "tpe", "cmaes", "gp", "nsga2", "auto", "llm", "guided", "learned"})
-ASKING = frozenset({"llm", "guided"})
+NEEDS_SPACE = frozenset({"grid", "random", "tpe", "cmaes", "gp", "nsga2", "auto", "llm", "guided", "learned", "hybrid"})
+CODING = frozenset({"llm_diff", "patches"})
+"""Policies that change code."""
 MOST_GRID = 1_000_000  # points a parameter, held in memory by whoever walks them
 FOLDERS = frozenset({"artifacts_dir", "versions_dir"})
 
 
 def asks(policy: schema.PolicyKeys) -> bool:
     """Whether this policy asks a model."""
-    return policy.type in ASKING or (policy.type == "learned" and not ASKING.isdisjoint(policy.arms))
+    return not {policy.type, *arms(policy)}.isdisjoint(ASKING)
+
+
+def arms(policy: schema.PolicyKeys) -> tuple[str, ...]:
+    """Who proposes, where several do."""
+    if policy.type == "hybrid":
+        return tuple(policy.arms) or ("auto", "llm_diff")
+    return tuple(policy.arms) if policy.type == "learned" else ()
 
 
 class Checks:
@@ -193,6 +202,7 @@ class Checks:
         policy, models, controller = self.document.policy, self.document.models, self.document.controller
         if policy.type == "learned" and len(set(policy.arms)) < 2 and self.sound("policy.arms"):
             yield Fault(("policy", "arms"), "expected at least two with policy.type learned; add arms: [tpe, guided]")
+        yield from self._coding()
         if not asks(policy) or not self.sound("models", "policy.llm_model", "policy.llm_api_url"):
             return
         if policy.llm_model is None and "proposer" not in models and "default" not in models:
@@ -210,6 +220,28 @@ class Checks:
                 f"controller.{capped[0]} needs a bound on replies; write models: {{proposer: {{model, max_tokens}}}}"
             )
             yield Fault(("policy", "llm_model"), message)
+
+    def _coding(self) -> Iterator[Fault]:
+        """What policies that change code need."""
+        policy, several = self.document.policy, arms(self.document.policy)
+        if not self.sound("policy.type", "policy.arms"):
+            return
+        first, last = several[:1], several[1:]
+        if policy.type == "hybrid" and not (len(several) == 2 and {*last} <= CODING and CODING.isdisjoint(first)):
+            message = (
+                f"expected who proposes parameters, and who code, found {list(several)}; add arms: [tpe, llm_diff]"
+            )
+            yield Fault(("policy", "arms"), message)
+        if {policy.type, *several}.isdisjoint(CODING):
+            return
+        if not (policy.mutable or policy.mutable_file) and self.sound("policy.mutable", "policy.mutable_file"):
+            message = "expected the files that may be changed, found none; add mutable: [src/train.py]"
+            yield Fault(("policy", "mutable"), message)
+        if "patches" in {policy.type, *several} and self.sound("policy.patches"):
+            folder = None if policy.patches is None else self.base / policy.patches
+            if folder is None or not is_dir(folder):
+                message = f"expected a folder of patches, found {'none' if folder is None else f'none at {folder}'}"
+                yield Fault(("policy", "patches"), f"{message}; add patches: FOLDER")
 
     def _lanes(self) -> Iterator[Fault]:
         controller = self.document.controller

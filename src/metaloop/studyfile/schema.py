@@ -395,7 +395,11 @@ class TargetKeys(Section):
     basilica: BasilicaKeys | None = None
 
 
-Arm: TypeAlias = Literal["random", "tpe", "cmaes", "nsga2", "llm", "guided"]
+Arm: TypeAlias = Literal["random", "tpe", "cmaes", "nsga2", "llm", "guided", "llm_diff", "patches"]
+Policy: TypeAlias = Literal[
+    "static", "grid", "random", "tpe", "cmaes", "gp", "nsga2", "auto", "llm", "guided", "learned",
+    "llm_diff", "hybrid", "patches",
+]  # fmt: skip
 
 
 class PriceKeys(Section):
@@ -424,20 +428,24 @@ Player: TypeAlias = Literal["default", "proposer", "critic", "author", "synthesi
 
 
 class PolicyKeys(Section):
-    type: Literal["static", "grid", "random", "tpe", "cmaes", "gp", "nsga2", "auto", "llm", "guided", "learned"] = (
-        Field(
-            "random",
-            description="who proposes; auto is tpe where Optuna is installed, else random; llm: a model; guided: a "
-            "model that sees what tpe would do; learned: each of several, by what came of their trials",
-        )
+    type: Policy = Field(
+        "random",
+        description="who proposes; auto is tpe where Optuna is installed, else random; llm: a model; guided: a model "
+        "that sees what tpe would do; learned: each of several, by what came of their trials; llm_diff: a model that "
+        "changes code; hybrid: parameters and code by turns; patches: a folder of changes",
     )
-    arms: list[Arm] = Field([], description="with type learned: who may propose")
+    arms: list[Arm] = Field([], description="learned: who may propose; hybrid: who proposes parameters, and who code")
     fallback: Literal["none", "random", "tpe"] = Field(
         "none", description="who proposes where a model gave nothing that can be tried; none: nobody does"
     )
     params: Params = Field({}, description="the space: a list of choices, or a range, for each parameter")
     seed: Annotated[int, Field(ge=0, lt=1 << 63)] = Field(0, description="the same seed proposes the same")
     start: list[Point] = Field([], description="known points that are tried first")
+    patches: Text | None = Field(None, description="with type patches: a folder of patches, tried by name")
+    required_calls: list[Text] = Field([], description="functions that mutable Python files have to go on calling")
+    hybrid_param_explore_iters: Count = Field(8, description="with type hybrid: trials of parameters at the start")
+    hybrid_stall_threshold: Count = Field(4, description="trials running without a keep, after which edits begin")
+    hybrid_diff_failure_limit: Count = Field(3, description="failed edits, after which parameters go on")
     mutable_file: Text | None = Field(None, description="the one file that may be changed")
     frozen_file: Text | None = Field(None, description="a file that must stay as it is")
     program_file: Text | None = Field(None, description="the task in words, for a model")
@@ -582,15 +590,14 @@ LATER: frozenset[str] = frozenset({
     *("gates", "harness", "director", "tournament"),
     *("target.sandbox", "target.private", "target.holdout_cmd", "target.resources", "target.price_per_hour"),
     *("target.warm", "target.url", "target.headers", "target.limits.disk"),
-    *("policy.required_calls", "policy.check_cmd", "policy.hybrid_param_explore_iters"),
-    *("policy.hybrid_stall_threshold", "policy.hybrid_diff_failure_limit", "policy.agent", "policy.patches"),
+    *("policy.check_cmd", "policy.agent"),
     *("evaluation.prefer_simpler",),
     *("controller.max_gpu_hours",),
     *("telemetry.trackers", "telemetry.webhook", "telemetry.keep_artifacts"),
 })  # fmt: skip
 LATER_VALUES: dict[str, tuple[str, ...]] = {
     "target.type": ("ray", "slurm", "http"),
-    "policy.type": ("llm_diff", "hybrid", "patches", "agent", "tree"),
+    "policy.type": ("agent", "tree"),
 }
 
 

@@ -29,6 +29,7 @@ from metaloop.roles import Propose
 from metaloop.study import Study, View, evolve, fold
 from metaloop.terms import Bounds, Host, Order, Terms
 from metaloop.values import (
+    Change,
     Choices,
     Decision,
     Direction,
@@ -247,7 +248,7 @@ class Bench:
         return Decision((best.number,), best.number, "better")
 
 
-def changes(proposals: Iterable[Proposal]) -> list[Params]:
+def changes(proposals: Iterable[Proposal]) -> list[Change]:
     """What was proposed, without who and why."""
     return [proposal.change for proposal in proposals]
 

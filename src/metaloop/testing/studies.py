@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from random import Random
@@ -14,6 +14,7 @@ from metaloop import __version__
 from metaloop.engine import Engine, Session, World, open_study
 from metaloop.events import (
     Asked,
+    Based,
     Decided,
     Entry,
     Event,
@@ -33,7 +34,7 @@ from metaloop.roles import Gone, Job, Model, Outcome, Running, Step, StepOutcome
 from metaloop.terms import Bounds, Host, Terms
 from metaloop.testing.executors import InProcessExecutor, Kept
 from metaloop.testing.providers import tokens
-from metaloop.values import Scalar, Usage
+from metaloop.values import Scalar, Usage, digest
 
 
 class Crash(BaseException):
@@ -75,6 +76,8 @@ class Machine:
     """
 
     function: Callable[[dict[str, Scalar], int], str]
+    runs: Callable[[dict[str, str], dict[str, Scalar], int], str] | None = None
+    """The same for code: gets the texts that the candidate has over the base, by path, before the rest."""
     order: Callable[[int], int] = lambda _: 0
     store: dict[str, Kept] = field(default_factory=dict)
     executions: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -86,7 +89,8 @@ class Machine:
     def perform(self, job: Job, step: Step) -> StepOutcome | str:
         """The job's work, all at once."""
         self.executions[job.env["METALOOP_TRIAL"], job.dir.rpartition("/")[2].partition("-")[0]] += 1
-        text = self.function(json.loads(job.env.get("AR_PARAMS_JSON", "{}")), int(job.env["METALOOP_SEED"]))
+        values, seed = json.loads(job.env.get("AR_PARAMS_JSON", "{}")), int(job.env["METALOOP_SEED"])
+        text = self.runs(json.loads(job.cwd), values, seed) if self.runs else self.function(values, seed)
         return StepOutcome(step.name, int(text.startswith("exit ")), None, None, 1.0, text, "")
 
 
@@ -118,6 +122,30 @@ class TakingTurns(InProcessExecutor):
         if self._dealer is not None:
             self._dealer.cancel()
         await super().close(keep=keep)
+
+
+class MemoryWorkspace:
+    """`roles.Workspace` without a disk: a lane's directory is the JSON of what lies over the base."""
+
+    def __init__(self, touched: Sequence[str] = ()) -> None:
+        self._touched = touched
+
+    async def open(self, lane: int, overlay: Mapping[str, str]) -> str:  # noqa: ARG002 - any lane
+        return json.dumps(overlay)
+
+    adopt = open
+
+    async def touched(self, lane: int, paths: Collection[str]) -> Sequence[str]:  # noqa: ARG002 - any lane
+        return [path for path in self._touched if path in paths]
+
+    async def close(self) -> None:
+        """There is nothing to let go."""
+
+
+def based(files: Mapping[str, str], tree: str = "tree") -> Based:
+    """The base of a code study with these files that may be changed."""
+    digests = {path: digest(text.encode()) for path, text in files.items()}
+    return Based(tree, digests, {digests[path]: text for path, text in files.items()})
 
 
 class ScriptedModel:
@@ -156,6 +184,8 @@ class Lab:
     entries: list[Entry] = field(default_factory=list)
     sessions: int = 0
     texts: dict[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] | None = None
+    """Of a code study: the files that may be changed."""
 
     def session(self, crash: int | None = None) -> StudyClosed | None:
         """One controller, from start to end. Raises Crash where it was told to."""
@@ -177,10 +207,12 @@ class Lab:
         self.sessions += 1
         ledger, executor = MemoryLedger(self.entries, crash), TakingTurns(self.machine)
         resumed = Resumed(self.bounds, HOST, __version__, "none", "", "run", self.texts)
-        study = open_study(ledger, Session(self.terms, resumed))
+        base = None if self.files is None else based(self.files)
+        study = open_study(ledger, Session(self.terms, resumed, based=base))
         where = Surroundings("/study", "/", {}, {})
         clock = count()
         world = World(ledger, executor, where, self.machine.nonce, lambda: next(clock) * 1e-6, self.model)
+        world.workspace = None if self.files is None else MemoryWorkspace()
         closed = await Engine(study, self.thought, world).run()
         await executor.close()
         return closed

@@ -1,0 +1,67 @@
+"""A code study's base and its candidates' directories, as the ledger and the engine want them."""
+
+import os
+import stat
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+from metaloop.adapters.workspace import FILE, PROGRAM, Base, Slots, blob, contents
+from metaloop.edits.contract import Contract
+from metaloop.events import Based
+from metaloop.values import digest
+
+TOTAL = 32 << 20
+"""Bytes at most of all files that may be changed: they are in the ledger, and in memory."""
+
+
+def recorded(repo: Path, base: Base, contract: Contract) -> tuple[Based, tuple[str, ...]]:
+    """The base as a fact; and files that the contract would let be changed, and that are no text or too long.
+
+    Those stay as they are: an edit of one is refused as one of a file that is not there.
+    """
+    paths = [path for path, entry in base.files.items() if entry.mode in (FILE, PROGRAM) and contract.allows(path)]
+    fits = [path for path in paths if base.files[path].size <= contract.most_file]
+    files, texts, left = dict[str, str](), dict[str, str](), sorted(set(paths) - set(fits))
+    for path, data in zip(fits, contents(repo, [base.files[path].hash for path in fits]), strict=True):
+        try:
+            text = data.decode()
+        except UnicodeDecodeError:
+            left.append(path)
+            continue
+        files[path] = digest(data)
+        texts[files[path]] = text
+    return Based(base.tree, files, texts), tuple(left)
+
+
+class Candidates:
+    """`roles.Workspace` over the slots of one study."""
+
+    def __init__(self, repo: Path, base: Base, place: Path) -> None:
+        self._base, self._slots = base, Slots(repo, base, place)
+        self._paths, self._overlays = dict[int, Path](), dict[int, Mapping[str, str]]()
+
+    async def open(self, lane: int, overlay: Mapping[str, str]) -> str:
+        self._paths[lane], self._overlays[lane] = await self._slots.open(lane, overlay), overlay
+        return str(self._paths[lane])
+
+    async def adopt(self, lane: int, overlay: Mapping[str, str]) -> str:
+        self._paths[lane], self._overlays[lane] = await self._slots.adopt(lane, overlay), overlay
+        return str(self._paths[lane])
+
+    async def touched(self, lane: int, paths: Collection[str]) -> Sequence[str]:
+        return [path for path in sorted(paths) if not self._as_it_was(lane, path)]
+
+    async def close(self) -> None:
+        await self._slots.close_all()
+
+    def _as_it_was(self, lane: int, path: str) -> bool:
+        """Whether it is a file with the content that the candidate has; true of what the candidate does not have."""
+        text, entry = self._overlays[lane].get(path), self._base.files.get(path)
+        if text is None and (entry is None or entry.mode not in (FILE, PROGRAM)):
+            return True
+        try:
+            with open(os.open(self._paths[lane] / path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+                data = file.read() if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else b"?"
+        except OSError:
+            return False
+        return data == text.encode() if text is not None else blob(data) == (entry.hash if entry else "")

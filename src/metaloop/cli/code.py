@@ -1,0 +1,120 @@
+"""The verbs of code studies: what a candidate changes (`diff`), and how to have it (`apply`)."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from metaloop.cli.find import Opened, read
+from metaloop.cli.output import clean, say, tell
+from metaloop.edits.diffs import diff as unified
+from metaloop.errors import UsageError
+from metaloop.records import row
+from metaloop.study import Study, Trial
+from metaloop.values import Change, Params
+
+
+def diff(
+    trial: Annotated[int, Parameter(help="Its number.")],
+    /,
+    *rest: Annotated[str, Parameter(help="The number of another trial to compare it with, and the study.")],
+) -> int:
+    """What a trial's code has otherwise than the code that the study began with; or than another trial's."""
+    numbers, names = [part for part in rest if part.isdecimal()], [part for part in rest if not part.isdecimal()]
+    if len(numbers) > 1 or len(names) > 1:
+        raise UsageError("expected metaloop diff TRIAL [OTHER] [STUDY], found more")
+    opened = read(names[0] if names else None)
+    new = _trial(opened.study, trial)
+    old = _trial(opened.study, int(numbers[0])).change if numbers else Params({})
+    for line in difference(opened.study, old, new.change).splitlines():
+        tell(clean(line), {"+": "green", "-": "red", "@": "blue"}.get(line[:1], ""))
+    return 0
+
+
+def apply(
+    study: Annotated[str | None, Parameter(help="A study's name or folder.")] = None,
+    /,
+    *,
+    trial: Annotated[int | None, Parameter(help="Another trial than the best.")] = None,
+    branch: Annotated[str | None, Parameter(help="A new branch, on top of what is committed now.")] = None,
+    patch: Annotated[Path | None, Parameter(help="A file for git apply; - for stdout.")] = None,
+    here: Annotated[bool, Parameter(negative="", help="Write the files into the working folder.")] = False,
+    into: Annotated[Path | None, Parameter(help="The folder that the study is about, if it was moved.")] = None,
+) -> int:
+    """Have what was found: as a new branch, as a patch, or written into the files. One of the three.
+
+    Nothing is written over: each file has to be as it was when the study began. A branch leaves working folder, index
+    and HEAD as they are.
+    """
+    if (branch is not None) + (patch is not None) + here != 1:
+        raise UsageError("expected one of --branch NAME, --patch FILE and --here")
+    opened = read(study)
+    told = _trial(opened.study, trial) if trial is not None else opened.study.incumbent
+    if told is None or not told.change.files:
+        what = "none was kept" if trial is None else f"trial {trial} has none"
+        raise UsageError(f"expected a change of code, and {what}; metaloop status shows what there is")
+    overlay = opened.study.overlay(told.change)
+    if patch is not None:
+        _write_patch(patch, difference(opened.study, Params({}), told.change))
+        return 0
+    from metaloop.adapters import workspace
+
+    folder = opened.folder.absolute()
+    root = into or folder.parent.parent / opened.study.the_terms.workdir
+    base = workspace.opened(folder / "base.git")
+    if branch is not None:
+        commit = workspace.export_branch(root, base, overlay, name=branch, message=_message(opened, told))
+        tell(f"branch {clean(branch)}: {commit[:12]}, trial {told.number}; git diff HEAD..{clean(branch)} shows it")
+    else:
+        for path in workspace.apply_to(root, base, overlay):
+            tell(f"written: {clean(path)}")
+    if told.change.values:
+        say(f"to be run with: {clean(' '.join(f'{k}={v}' for k, v in told.change.values.items()))}")
+    return 0
+
+
+def difference(study: Study, old: Change, new: Change) -> str:
+    """A unified diff in git's form."""
+    files = [study.base | change.files for change in (old, new)]
+    before, after = ({path: study.contents[name] for path, name in side.items()} for side in files)
+    return unified(before, after)
+
+
+def _trial(study: Study, number: int) -> Trial:
+    if (trial := study.trials.get(number)) is None:
+        raise UsageError(f"expected a trial from 0 to {max(study.trials, default=0)}, found {number}")
+    return trial
+
+
+def _write_patch(path: Path, text: str) -> None:
+    if str(path) == "-":
+        sys.stdout.write(text)
+        return
+    try:
+        with path.open("x", encoding="utf-8", newline="") as file:
+            file.write(text)
+    except FileExistsError:
+        raise UsageError(f"{path}: is there already; name another file") from None
+    tell(f"written: {path}; git apply {path}")
+
+
+def _message(opened: Opened, trial: Trial) -> str:
+    return "\n".join(_lines(opened, trial)) + "\n"
+
+
+def _lines(opened: Opened, trial: Trial) -> Iterator[str]:
+    """What a commit says: what was changed, and by what evidence."""
+    study, r = opened.study, row(opened.study, trial)
+    name = study.objective.metric
+    value = "" if r.value is None else f": {name} = {r.value:.6g}"
+    yield clean(f"{study.name}, trial {trial.number}{value}")
+    yield ""
+    yield clean(f"Proposed by {r.by}" + (f": {trial.proposal.why}" if trial.proposal.why else ""))
+    yield clean(f"Decided: {trial.why}")
+    if study.headline is not None and study.headline.best == trial.number and study.headline.gain is not None:
+        h = study.headline
+        yield f"Beside the baseline, on fresh seeds: {h.gain:+.6g} [{h.low:.6g} to {h.high:.6g}, 95 %], {h.pairs} pairs"
+    if trial.change.values:
+        yield clean("Parameters: " + " ".join(f"{key}={value}" for key, value in trial.change.values.items()))

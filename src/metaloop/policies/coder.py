@@ -1,0 +1,153 @@
+"""Policies that change code: a model writes edits (`llm_diff`), and `hybrid` lets parameters and edits take turns."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from metaloop.edits.contract import Contract
+from metaloop.events import Reply
+from metaloop.flow import Flow, Message
+from metaloop.policies.asked import ask, unusable
+from metaloop.policies.brief import cut, fenced, fill, following, goal, history, plain, rule
+from metaloop.policies.code import edited
+from metaloop.roles import Propose
+from metaloop.study import Trial, View
+from metaloop.values import Params, Proposal, changed
+
+ROOM = 60_000
+"""Characters of code that a prompt shows at most, over all files."""
+
+_WHY = re.compile(r"^[\s*#>`]*WHY\s*:[\s*`]*(.+)$", re.IGNORECASE | re.MULTILINE)
+
+
+def llm_diff(stand_in: Propose | None = None) -> Propose:
+    """A model changes the code of what is best. What still breaks the contract after its corrections is refused."""
+
+    def propose(view: View) -> Flow[Sequence[Proposal]]:
+        return (yield from ask(view, messages(view), None, _read, stand_in))
+
+    return propose
+
+
+def _read(view: View, reply: Reply, ask: int) -> Proposal | str:
+    """The change in a reply, which may be one that has to be refused; or what is wrong with it, in words."""
+    if problem := unusable(reply):
+        return problem
+    assert reply.text is not None
+    why = _WHY.search(reply.text)
+    told = plain(why[1], 500) if why else "no reason given"
+    newest = view.leader_at(ask)
+    made = _put(view, newest, reply, told)
+    if made.refused is not None and newest is not view.leader:
+        made = _put(view, view.leader, reply, told)
+    if made.refused is None and (tried := view.taken(made.change)) is not None:
+        return f"trial {tried} had this very code, with these parameters; try another change"
+    return made
+
+
+def _put(view: View, best: Trial | None, reply: Reply, why: str) -> Proposal:
+    """The change on top of this trial's code. While it was waited for, another may have become the best."""
+    parent, number = (Params({}), None) if best is None else (best.change, best.number)
+    by = f"llm_diff: {plain(reply.model, 80)}"
+    return edited(view, reply.text or "", by, why, parent, number, dict(parent.values))
+
+
+# ---- what the model sees ---------------------------------------------------------------------------------------------
+
+
+def messages(view: View) -> tuple[Message, ...]:
+    """The task and the contract, then the code of what is best, then the trials and what is new."""
+    system = fill(
+        view.texts["code"],
+        goal=goal(view),
+        task=f"The task, as its owner put it:\n\n{cut(view.texts['task'])}" if view.texts.get("task") else "",
+        contract=contract_text(view.terms.contract),
+        rule=rule(view),
+    )
+    best = view.leader
+    shown = f"{history(view)}\n\n{code_text(view, best)}"
+    return Message("system", system), Message("user", f"{shown}\n\n{following(view, '', len(shown) // 4)}")
+
+
+def contract_text(contract: Contract) -> str:
+    """What may be changed, in words."""
+    lines = [f"Files that match: {', '.join(f'`{glob}`' for glob in contract.mutable)}. Nothing else."]
+    if contract.frozen:
+        lines.append(f"Frozen, whatever else is said: {', '.join(f'`{path}`' for path in contract.frozen[:20])}.")
+    if contract.required_calls:
+        lines.append(f"Calls that have to stay: {', '.join(f'`{name}`' for name in contract.required_calls)}.")
+    lines.append("Where a file has lines with EVOLVE-BLOCK-START and EVOLVE-BLOCK-END, only what is between them.")
+    lines.append("Files may not be deleted, renamed or made executable. Python has to parse.")
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def code_text(view: View, best: Trial | None) -> str:
+    """The files that may be changed, as the best candidate has them: all of them, or as many as there is room for."""
+    change = Params({}) if best is None else best.change
+    files = view.code(change)
+    order = sorted(files, key=lambda path: (path not in change.files, len(files[path]), path))
+    room, shown, left = ROOM, dict[str, str](), list[str]()
+    for path in order:
+        if (size := len(files[path])) <= room:
+            shown[path], room = files[path], room - size
+        else:
+            left.append(f"- {plain(path, 200)}, {size} characters")
+    title = "# The files" + ("" if best is None else f", as trial {best.number} has them: your change is made to these")
+    parts = [title, *(fenced(plain(path, 200), shown[path]) for path in sorted(shown))]
+    if left:
+        parts.append("\n".join(["Too long to be shown:", *left[:50]]))
+    return "\n\n".join(parts)
+
+
+# ---- parameters and edits by turns -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Turns:
+    """When `hybrid` turns from parameters to edits and back. All count settled trials of the search.
+
+    `explore`: trials of parameters at the start. `stall`: trials running without a keep, after which edits begin.
+    `failures`: failed edits, after which parameters go on.
+    """
+
+    explore: int = 8
+    stall: int = 4
+    failures: int = 3
+
+
+def hybrid(parameters: Propose, edits: Propose, edit_arm: str, turns: Turns) -> Propose:
+    """Parameters first; edits after a stall, on the best's parameters and code; parameters again after failed edits.
+
+    A trial of parameters keeps the code of what is best. Where nobody has an edit left, parameters go on.
+    """
+
+    def propose(view: View) -> Flow[Sequence[Proposal]]:
+        if editing(view, edit_arm, turns) and (proposals := (yield from edits(view))):
+            return proposals
+        best = view.leader
+        files = {} if best is None else best.change.files
+        proposals = yield from parameters(view)
+        return [_on(proposal, files) for proposal in proposals]
+
+    return propose
+
+
+def _on(proposal: Proposal, files: dict[str, str]) -> Proposal:
+    return replace(proposal, change=changed(dict(proposal.change.values), files))
+
+
+def editing(view: View, edit_arm: str, turns: Turns) -> bool:
+    """Whether it is the edits' turn, by all that was settled when the round opened."""
+    edits, count, stall, failures = False, 0, 0, 0
+    settled = sorted((t for t in view.settled() if t.role == "search"), key=lambda trial: trial.decided_at or 0)
+    for trial in settled:
+        count, stall = count + 1, 0 if trial.kept else stall + 1
+        if edits and trial.failed and trial.proposal.by.startswith(edit_arm):
+            failures += 1
+        if edits and failures >= turns.failures:
+            edits, stall = False, 0
+        elif not edits and count >= turns.explore and stall >= turns.stall:
+            edits, failures = True, 0
+    return edits

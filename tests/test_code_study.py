@@ -1,0 +1,353 @@
+"""Studies of code by the real command line: real git, real processes, and a working folder that nobody touches."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from metaloop.testing import FakeProvider
+from workshop import Workshop, marked, until
+
+pytestmark = pytest.mark.slow
+
+FILES = {
+    "src/model.py": "RATE = 0.1\nSTEPS = 1\n\n\ndef predict(x):\n    return RATE * STEPS * x\n",
+    "src/other.py": "SCALE = 1.0\n",
+    "bench.py": "import sys\nsys.path.insert(0, 'src')\nimport model, other\n"
+    "print(f'score={model.predict(1) * other.SCALE}')\n",
+    "data.json": "[1, 2]\n",
+    ".gitignore": "ignored/\n*.pyc\n",
+}
+ENV = {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null", "PATH": os.environ["PATH"], "HOME": "/none"}
+
+
+def git(folder: Path, *args: str) -> str:
+    argv = ["git", "-c", "user.name=t", "-c", "user.email=t@t", *args]
+    return subprocess.run(argv, cwd=folder, env=ENV, check=True, capture_output=True, text=True).stdout
+
+
+def shop(folder: Path, *, repository: bool = True, **policy: object) -> Workshop:
+    """A project in `folder`/project, its study beside its code, and candidates' directories in `folder`/cache."""
+    project = folder / "project"
+    for path, text in FILES.items():
+        (project / path).parent.mkdir(parents=True, exist_ok=True)
+        (project / path).write_text(text)
+    keys = {
+        "target": {"train_cmd": [sys.executable, "bench.py"], "timeout_s": 20},
+        "policy": {
+            "type": "patches",
+            "mutable": ["src/**"],
+            "frozen": ["bench.py"],
+            "patches": "../ideas",
+            "params": {},
+        }
+        | policy,
+        "evaluation": {"rule": "strict", "baseline_repeats": 1},
+        "controller": {"max_iterations": 20, "no_improve_limit": 0, "failure_rate_limit": 1.0},
+    }
+    made = Workshop(project, "", keys)
+    made.env = {"XDG_CACHE_HOME": str(folder / "cache"), "HOME": str(folder / "home")}
+    (folder / "ideas").mkdir(exist_ok=True)
+    if repository:
+        git(project, "init", "-q", "-b", "main")
+        git(project, "add", "-A")
+        git(project, "commit", "-qm", "base")
+    return made
+
+
+def block(path: str, old: str, new: str) -> str:
+    return f"{path}\n<<<<<<< SEARCH\n{old}\n=======\n{new}\n>>>>>>> REPLACE\n"
+
+
+def ideas(made: Workshop, *texts: str) -> None:
+    for number, text in enumerate(texts, 1):
+        (made.folder.parent / "ideas" / f"{number:02}.txt").write_text(text)
+
+
+BETTER = (
+    block("src/model.py", "RATE = 0.1", "RATE = 0.2"),
+    block("src/other.py", "SCALE = 1.0", "SCALE = 0.5"),
+    block("bench.py", "import sys", "print('score=99')\nimport sys"),
+    block("src/model.py", "STEPS = 1", "STEPS = 3"),
+    block("src/model.py", "STEPS = 3", "STEPS = ("),
+    block("src/other.py", "SCALE = 1.0", "SCALE = 2.0"),
+)
+
+
+def state(folder: Path) -> dict[str, object]:
+    """Every file below, with its content, mode and times; the study's own folder apart."""
+    found: dict[str, object] = {}
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if name.split("/")[0] == ".metaloop":
+            continue
+        told = path.lstat()
+        content = path.read_bytes() if path.is_file() and not path.is_symlink() else b""
+        found[name] = (told.st_mode, told.st_ino, told.st_mtime_ns if path.is_file() else 0, content)
+    return found
+
+
+def slots(made: Workshop) -> list[Path]:
+    return list((made.folder.parent / "cache").rglob("metaloop/slots/*/*"))
+
+
+# ---- what is found, and had ------------------------------------------------------------------------------------------
+
+
+def test_patches_improve_a_program_and_what_was_found_can_be_had(tmp_path: Path) -> None:
+    """Three of six are kept; a branch with one commit, a patch that git applies, and the files themselves."""
+    made = shop(tmp_path)
+    ideas(made, *BETTER)
+    before = state(made.folder)
+    done = made.run("--json")
+    assert done.code == 0, done.err
+    told = {row["trial"]: row["code"] or row["verdict"] for row in made.rows()}
+    assert [told[n] for n in range(1, 7)] == [
+        "crowned", "discarded", "frozen_file_mutation_blocked", "crowned", "syntax_error", "crowned",
+    ]  # fmt: skip
+    assert made.rows()[-1]["value"] == pytest.approx(1.2)
+    assert made("audit").code == 0
+    assert "+RATE = 0.2" in made("diff", "6").out
+    assert "RATE" not in made("diff", "6", "4").out
+    assert state(made.folder) == before
+
+    assert made("apply", "--branch", "metaloop/best").code == 0
+    assert git(made.folder, "rev-parse", "--abbrev-ref", "HEAD").strip() == "main"
+    assert "RATE = 0.2\nSTEPS = 3" in git(made.folder, "show", "metaloop/best:src/model.py")
+    assert git(made.folder, "diff", "--stat", "main", "metaloop/best").count("|") == 2
+    assert "trial 6" in git(made.folder, "log", "-1", "--format=%B", "metaloop/best")
+    assert git(made.folder, "status", "--porcelain") == ""
+    assert made("apply", "--branch", "metaloop/best").code == 2
+
+    assert made("apply", "--patch", str(tmp_path / "best.patch")).code == 0
+    git(made.folder, "apply", "--check", str(tmp_path / "best.patch"))
+    version = made.study / "versions" / "v0006" / "code.patch"
+    assert version.read_text() == (tmp_path / "best.patch").read_text()
+
+    assert made("apply", "--here").code == 0
+    assert "RATE = 0.2" in (made.folder / "src/model.py").read_text()
+    assert made("apply", "--here").code == 2  # nothing is written over
+    assert not slots(made)
+
+
+def test_a_folder_without_git_will_do(tmp_path: Path) -> None:
+    """And is left as it was."""
+    made = shop(tmp_path, repository=False)
+    ideas(made, BETTER[0])
+    before = state(made.folder)
+    assert made.run().code == 0
+    assert made.rows()[-1]["verdict"] == "crowned"
+    assert state(made.folder) == before
+    assert "expected a git repository" in made("apply", "--branch", "x").err
+
+
+def test_what_the_folder_becomes_under_way_changes_nothing(tmp_path: Path) -> None:
+    """The base is what it was at the start; going on, the study knows that alone."""
+    made = shop(tmp_path)
+    ideas(made, *BETTER[:2])
+    assert made.run("--max-iterations", "1").code == 0
+    (made.folder / "src/model.py").write_text("RATE = 77\n")
+    assert made.run("--max-iterations", "2").code == 0
+    rows = made.rows()
+    assert rows[-1]["value"] == pytest.approx(0.1)
+    done = made("apply", "--here")
+    assert (done.code, "src/model.py" in done.err) == (2, True)
+
+
+# ---- the user's own --------------------------------------------------------------------------------------------------
+
+
+def mess(project: Path) -> None:
+    """A tree in every state at once: changed, staged, untracked, ignored, stashed, a failing hook, a detached head."""
+    (project / "src/other.py").write_text("SCALE = 3.0\n")
+    git(project, "stash")
+    (project / "src/model.py").write_text(FILES["src/model.py"] + "# mine\n")
+    (project / "data.json").write_text("[3]\n")
+    git(project, "add", "data.json")
+    (project / "notes $(touch owned).md").write_text("mine\n")
+    (project / "ignored").mkdir()
+    (project / "ignored" / "big.bin").write_bytes(b"\0" * 1000)
+    hook = project / ".git/hooks/pre-commit"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text("#!/bin/sh\ntouch owned\nexit 1\n")
+    hook.chmod(0o755)
+    git(project, "checkout", "-q", "--detach")
+
+
+@pytest.mark.parametrize("end", ["done", "interrupt", "kill"])
+def test_nothing_of_the_users_is_touched_however_it_ends(tmp_path: Path, end: str) -> None:
+    """Every byte, mode and time, in .git as well: after discards, Ctrl-C and kill -9, and after going on."""
+    made = shop(tmp_path)
+    ideas(made, *BETTER)
+    mess(made.folder)
+    before = state(made.folder)
+    if end != "done":
+        process = made.start("run", "study.yaml")
+        until(lambda: (made.study / "ledger.sqlite").exists() and len(made.rows()) > 2, 30)
+        process.send_signal(signal.SIGINT if end == "interrupt" else signal.SIGKILL)
+        process.communicate(timeout=30)
+        assert state(made.folder) == before
+    assert made.run().code == 0
+    assert state(made.folder) == before
+    assert not list(tmp_path.rglob("owned"))
+    assert not slots(made)
+    rows = made.rows()
+    assert rows[0]["value"] == pytest.approx(0.1)  # the stashed change is not in the base
+    assert rows[-1]["verdict"] == "crowned"
+
+
+def test_kills_at_any_moment_leave_no_directory_process_or_branch(tmp_path: Path) -> None:
+    """The study comes out as one that was left alone, and nothing is left of it but its folder."""
+    whole, made = shop(tmp_path / "whole"), shop(tmp_path / "killed")
+    for each in (whole, made):
+        ideas(each, *BETTER)
+        slow = FILES["bench.py"].replace("print", "import time\ntime.sleep(0.6)\nprint")
+        (each.folder / "bench.py").write_text(slow)
+        each.write(controller={"order": "strict"})
+    assert whole.run().code == 0
+    before, dice, kills = state(made.folder), random.Random(1), 0
+    while kills < 12:
+        process = made.start("run", "study.yaml")
+        try:
+            process.wait(timeout=dice.uniform(0.3, 0.8))
+            process.communicate()
+            break
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            kills += 1
+    assert kills > 2
+    assert made.run().code == 0
+    assert made.trials() == whole.trials()
+    assert state(made.folder) == before
+    assert not slots(made)
+    assert git(made.folder, "branch", "--list").split() == ["*", "main"]
+    until(lambda: not marked(str(tmp_path)))
+
+
+# ---- what candidates do ----------------------------------------------------------------------------------------------
+
+
+def test_what_a_trial_does_to_its_directory_is_gone_in_the_next(tmp_path: Path) -> None:
+    """A run that changes what it was made of, frozen or its own code, is a failed one: its score is nobody's."""
+    made = shop(tmp_path)
+    forgers = (
+        "pathlib.Path('src/other.py').write_text('SCALE = 9')",
+        "pathlib.Path('bench.py').write_text('print(1)')",
+        "pathlib.Path('bench.py').unlink(); pathlib.Path('bench.py').symlink_to('src/model.py')",
+    )
+    texts = [block("src/model.py", "RATE = 0.1", f"import pathlib\n{line}\nRATE = 5") for line in forgers]
+    litter = "import pathlib\npathlib.Path('junk').mkdir()\npathlib.Path('src/new.py').write_text('1')\nRATE = 0.3"
+    clean = "import os\nSCALE = 1.5 * (not os.path.exists('junk/old'))"
+    ideas(made, *texts, block("src/model.py", "RATE = 0.1", litter), block("src/other.py", "= 1.0", "= 1.0 * 1"),
+          block("src/other.py", "SCALE = 1.0", clean))  # fmt: skip
+    assert made.run().code == 0
+    rows = made.rows()
+    assert [row["status"] for row in rows[1:4]] == ["failed"] * 3
+    reasons = [row["reason"] for row in rows[1:4]]
+    assert reasons[0] == "src/other.py: the code was changed while it ran"
+    assert reasons[1:] == ["bench.py: a frozen file was changed while it ran"] * 2
+    assert rows[4]["value"] == pytest.approx(0.3)
+    assert rows[5]["code"] == "no_match"  # whole lines
+    assert rows[6]["value"] == pytest.approx(0.45)
+
+
+def test_one_patch_by_hand(tmp_path: Path) -> None:
+    """On the base, recorded and decided; refused with exit code 2, and never run, where it breaks the contract."""
+    made = shop(tmp_path, type="static", patches=None)
+    good = tmp_path / "good.patch"
+    good.write_text("--- a/src/model.py\n+++ b/src/model.py\n@@ -1,2 +1,2 @@\n-RATE = 0.1\n+RATE = 0.4\n STEPS = 1\n")
+    bad = {
+        "link": "diff --git a/src/x b/src/x\nnew file mode 120000\n--- /dev/null\n+++ b/src/x\n@@ -0,0 +1 @@\n+/etc\n",
+        "mode": "diff --git a/bench.py b/bench.py\nold mode 100644\nnew mode 100755\n",
+        "rename": "diff --git a/src/other.py b/bench.py\nrename from src/other.py\nrename to bench.py\n",
+        "outside": "--- /dev/null\n+++ b/src/../../escaped\n@@ -0,0 +1 @@\n+x\n",
+        "hook": "--- /dev/null\n+++ b/.git/hooks/post-commit\n@@ -0,0 +1 @@\n+x\n",
+        "prose": "I would raise the rate.\n",
+        "empty": "",
+        "huge": "--- a/src/model.py\n+++ b/src/model.py\n@@ -1 +1 @@\n-RATE = 0.1\n+" + "#" * (2 << 20),
+    }
+    done = made("run-one", "study.yaml", "--diff", str(good), "--json")
+    assert (done.code, done.json["value"]) == (0, pytest.approx(0.4))
+    codes = {}
+    for name, text in bad.items():
+        (tmp_path / "bad.patch").write_text(text)
+        done = made("run-one", "study.yaml", "--diff", str(tmp_path / "bad.patch"), "--json")
+        assert done.code == 2, name
+        codes[name] = done.json["code"]
+        assert done.json["attempts"] == 0
+    assert codes == {
+        "link": "symlink_blocked", "mode": "mode_change_blocked", "rename": "rename_blocked", "outside": "unsafe_path",
+        "hook": "unsafe_path", "prose": "not_an_edit", "empty": "empty_proposal", "huge": "too_large",
+    }  # fmt: skip
+    assert made("run-one", "study.yaml").code == 2
+    assert made("run-one", "study.yaml", "--diff", str(tmp_path / "nothing")).code == 2
+
+
+# ---- a model ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_model_changes_code_over_the_wire(tmp_path: Path) -> None:
+    """What it sees is the best code; what breaks the contract goes back; who proposed what is in the ledger."""
+    pytest.importorskip("openai")
+    seen: list[str] = []
+
+    def script(body: dict) -> str:
+        text = body["messages"][1]["content"]
+        seen.append(text)
+        if len(body["messages"]) == 2 and len(seen) == 2:
+            return "WHY: the judge\n" + block("bench.py", "import sys", "print('score=1')")
+        now = text.split("RATE = ")[1].split()[0]
+        return "WHY: a larger rate\n" + block("src/model.py", f"RATE = {now}", f"RATE = {float(now) * 2:.4g}")
+
+    with FakeProvider(script) as provider:
+        made = shop(tmp_path, type="llm_diff", patches=None)
+        made.write(
+            models={"proposer": {"model": "fake", "base_url": provider.url, "deadline_s": 20, "max_tokens": 500}},
+            controller={"max_iterations": 3, "order": "strict", "window": 1},
+        )
+        made.env |= {"OPENAI_API_KEY": "sk-nobody-knows-this-0123"}
+        assert made("check", "study.yaml").code == 0
+        done = made.run("--json", timeout=100)
+    assert done.code == 0, done.err
+    rows = made.rows()
+    assert [row["value"] for row in rows] == pytest.approx([0.1, 0.2, 0.4, 0.8])
+    assert {row["by"] for row in rows[1:]} == {"llm_diff: fake"}
+    assert made("audit").code == 0
+    assert not slots(made)
+
+
+def test_a_hybrid_study_turns_from_parameters_to_code_and_back(tmp_path: Path) -> None:
+    """Visible in the rows: parameters, then edits that are kept or fail, then parameters on the best code."""
+    made = shop(tmp_path, type="hybrid", arms=["random", "patches"], hybrid_param_explore_iters=2, params={
+        "x": {"low": 0.0, "high": 1e-3}}, hybrid_stall_threshold=2, hybrid_diff_failure_limit=2)  # fmt: skip
+    read = "import json, os\nx = json.loads(os.environ['AR_PARAMS_JSON']).get('x', 0)\n"
+    text = FILES["bench.py"].replace("print", f"{read}print")
+    (made.folder / "bench.py").write_text(text.replace("* other.SCALE", "* other.SCALE + x"))
+    ideas(made, BETTER[0], BETTER[2], BETTER[4], BETTER[3])
+    made.write(controller={"max_iterations": 14})
+    assert made.run().code == 0
+    rows = made.rows()[1:]
+    arms = "".join(row["by"][0] for row in rows)
+    assert arms.startswith("r")
+    assert "pp" in arms
+    assert arms.index("p") < arms.rindex("r")
+    last = next(row for row in reversed(rows) if row["by"] == "random")
+    assert "src/model.py" in last["files"]
+
+
+def test_a_study_of_code_goes_on_with_its_own_base_and_no_other(tmp_path: Path) -> None:
+    """A snapshot that was damaged is refused in one line, and nothing is run."""
+    made = shop(tmp_path)
+    ideas(made, *BETTER[:2])
+    assert made.run("--max-iterations", "1").code == 0
+    head = made.study / "base.git" / "refs" / "heads" / "base"
+    head.write_text("0" * 40 + "\n")
+    done = made.run("--max-iterations", "2")
+    assert done.code == 6
+    assert "snapshot" in done.err
+    assert sum(line.startswith("metaloop: ") for line in done.err.splitlines()) == 1
