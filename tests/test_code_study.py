@@ -256,6 +256,26 @@ def test_what_a_trial_does_to_its_directory_is_gone_in_the_next(tmp_path: Path) 
     assert rows[6]["value"] == pytest.approx(0.45)
 
 
+def test_a_check_comes_before_the_run_of_changed_code(tmp_path: Path) -> None:
+    """Its failure is one of the build, and says what it printed; and what was changed is in the environment."""
+    check = "import sys; sys.exit('a rate above one') if 'RATE = 2' in open('src/model.py').read() else None"
+    made = shop(tmp_path, check_cmd=[sys.executable, "-c", check])
+    told = "import base64, os\nsource = os.environ.get('AR_MODIFIED_SOURCE', '')\n"
+    told += "assert source in ('', base64.b64encode(open('src/model.py', 'rb').read()).decode())\n"
+    text = FILES["bench.py"].replace("print(", f"{told}print(")
+    (made.folder / "bench.py").write_text(text)
+    ideas(made, block("src/model.py", "RATE = 0.1", "RATE = 2"), BETTER[0])
+    assert made.run().code == 0
+    rows = made.rows()
+    assert (rows[1]["status"], "check ended with exit code 1: a rate above one" in rows[1]["reason"]) == (
+        "failed",
+        True,
+    )
+    assert rows[2]["verdict"] == "crowned"
+    assert list(made.study.glob("trials/0002/*/check.out"))
+    assert not list(made.study.glob("trials/0000/*/check.out"))
+
+
 def test_one_patch_by_hand(tmp_path: Path) -> None:
     """On the base, recorded and decided; refused with exit code 2, and never run, where it breaks the contract."""
     made = shop(tmp_path, type="static", patches=None)
@@ -351,3 +371,104 @@ def test_a_study_of_code_goes_on_with_its_own_base_and_no_other(tmp_path: Path) 
     assert done.code == 6
     assert "snapshot" in done.err
     assert sum(line.startswith("metaloop: ") for line in done.err.splitlines()) == 1
+
+
+# ---- a coding agent --------------------------------------------------------------------------------------------------
+
+AGENT = """
+import os, pathlib, re, subprocess, sys
+brief = pathlib.Path(os.environ['METALOOP_BRIEF']).read_text()
+path = pathlib.Path('src/model.py')
+text = path.read_text()
+assert 'KEY' not in ''.join(os.environ), 'a key'
+log = subprocess.run(['git', 'log', '--oneline'], capture_output=True, text=True, check=True).stdout
+assert len(log.splitlines()) == 1, log
+rate = float(re.search(r'RATE = (\\S+)', text)[1])
+if MODE == 'good':
+    path.write_text(text.replace(f'RATE = {rate}', f'RATE = {rate * 2}'))
+    pathlib.Path('notes.md').write_text('mine')
+    pathlib.Path('src/__pycache__').mkdir(exist_ok=True)
+    pathlib.Path('src/__pycache__/x.pyc').write_bytes(b'0')
+elif MODE == 'forger':
+    pathlib.Path('bench.py').write_text('print("score=9")')
+elif MODE == 'slow':
+    import time
+    time.sleep(1.0)
+    path.write_text(text.replace(f'RATE = {rate}', f'RATE = {rate * 2}'))
+print('WHY: a rate of', rate * 2, '' if 'What was wrong with the last attempt' not in brief else 'again')
+"""
+
+
+def employing(folder: Path, mode: str, trials: int = 2, **agent: object) -> Workshop:
+    command = [sys.executable, str(folder / "agent.py")]
+    made = shop(folder, type="agent", patches=None, agent={"command": command, "timeout_s": 20, **agent})
+    (folder / "agent.py").write_text(AGENT.replace("MODE", repr(mode)))
+    made.write(controller={"max_iterations": trials})
+    made.env |= {"OPENAI_API_KEY": "sk-nobody-knows-this-0123"}
+    return made
+
+
+def test_an_agent_changes_a_copy_and_what_differs_is_the_candidate(tmp_path: Path) -> None:
+    """In a repository with one commit, without the controller's keys; its litter stays behind, yours is untouched."""
+    made = employing(tmp_path, "good")
+    before = state(made.folder)
+    done = made.run("--json")
+    assert done.code == 0, done.err
+    rows = made.rows()
+    assert [row["value"] for row in rows] == pytest.approx([0.1, 0.2, 0.4])
+    assert rows[1]["files"].keys() == {"src/model.py"}
+    assert rows[2]["by"].startswith("agent: python")
+    told = made("show", "2").out
+    assert "a rate of 0.4; left out: notes.md" in told
+    assert "it may use the network" in done.err or "it may use the network" in made.run().err
+    assert made("audit").code == 0
+    assert state(made.folder) == before
+    assert not slots(made)
+
+
+@pytest.mark.parametrize("mode", ["forger", "idle"])
+def test_what_an_agent_may_not_do_is_told_to_it_once_and_then_refused(tmp_path: Path, mode: str) -> None:
+    """A frozen file that it changed is a refusal; nothing at all is a fault, and five of those end the study."""
+    made = employing(tmp_path, mode, 1)
+    done = made.run()
+    rows = made.rows()
+    if mode == "forger":
+        assert rows[1]["code"] == "frozen_file_mutation_blocked"
+        assert rows[1]["attempts"] == 0
+    else:
+        assert done.code == 4
+        assert "no file that may be changed was changed" in done.out + done.err
+    briefs = sorted(made.study.glob("trials/agent-*/*/agent.out"))
+    assert any("again" in path.read_text() for path in briefs)
+    assert made("audit").code == 0
+
+
+def test_an_agent_outlives_a_controller_and_is_not_employed_twice(tmp_path: Path) -> None:
+    """After kill -9 the next controller waits for the one that works, and goes on with what it did."""
+    made = employing(tmp_path, "slow", 1)
+    process = made.start("run", "study.yaml")
+    until(lambda: list(made.study.glob("trials/agent-*/*/agent.out")), 30)
+    process.kill()
+    process.communicate()
+    assert made.run().code == 0
+    assert made.rows()[1]["value"] == pytest.approx(0.2)
+    assert len(list(made.study.glob("trials/agent-*/*"))) == 1
+    assert not slots(made)
+    until(lambda: not marked(str(tmp_path)))
+
+
+def test_an_agent_that_takes_too_long_counts_for_what_it_wrote(tmp_path: Path) -> None:
+    """Which is nothing, here; its limit is named."""
+    made = employing(tmp_path, "slow", 1, timeout_s=0.3)
+    done = made.run()
+    assert done.code == 4
+    assert "it was ended (wall)" in done.out + done.err
+
+
+def test_a_program_that_is_not_there_is_said_before_anything_begins(tmp_path: Path) -> None:
+    """Exit code 2, with the key."""
+    made = employing(tmp_path, "good", command=["no-such-agent"])
+    done = made.run()
+    assert done.code == 2
+    assert "policy.agent.command" in done.err
+    assert not (made.study / "ledger.sqlite").exists()

@@ -22,6 +22,7 @@ from metaloop.events import (
     Decided,
     Degraded,
     Directed,
+    Engaged,
     Entry,
     Event,
     Fact,
@@ -107,6 +108,9 @@ def _check(study: Study, entry: Entry, thought: Thought, due: list[Event]) -> st
         case Replied():
             answer = study.open[event.round].asked[event.stage][event.index].answers[event.member]
             return "" if answer is None else "a reply to what was answered already"
+        case Engaged():
+            asked = study.open[event.round].asked[event.stage][event.index]
+            return "" if asked.missing() else "an agent was set to work on what was answered already"
         case Started():
             planned = StartRun(event.trial, event.run) in plan(study, entry.at)
             fresh = event.attempt == study.run(event.trial, event.run).attempt + 1

@@ -1,7 +1,7 @@
 """Where thought meets the world: flows are driven through what is recorded, and what they want next becomes facts.
 
-`think` is pure. `ask` is the one place where a model is called. A flow that raises, or that asks something else than it
-had asked, faults its round; the round then thinks again from the start.
+All of it is pure: `wanted` says what somebody is to be asked, and the engine asks. A flow that raises, or that asks
+something else than it had asked, faults its round; the round then thinks again from the start.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,14 +22,13 @@ from metaloop.events import (
     Measured,
     Proposed,
     Refused,
-    Replied,
     Reply,
     RunsAsked,
     Stage,
 )
-from metaloop.flow import Concluded, Differs, Runs, Waiting, prompts, replay
+from metaloop.flow import Concluded, Differs, Prompt, Runs, Session, Waiting, prompts, replay
 from metaloop.plan import AskModel
-from metaloop.roles import Measurement, Model, Thought
+from metaloop.roles import Measurement, Thought
 from metaloop.study import Round, Study
 from metaloop.values import Decision, Edit, Headline, Proposal, Score, accept
 from metaloop.values import Refused as Refusal
@@ -66,14 +65,13 @@ def _failed(study: Study, round: Round) -> str:
     return "" if study.the_terms.fallback != "none" else next(fatal, "")
 
 
-async def ask(study: Study, act: AskModel, thought: Thought, model: Model) -> Replied | Faulted:
-    """Puts one member of an ask to the model; or what is wrong, where the flow does not ask that any more."""
+def wanted(study: Study, act: AskModel, thought: Thought) -> Prompt | Session | Faulted:
+    """What is to be asked for this act; or what is wrong, where the flow does not ask that any more."""
     state = _drive(study, study.open[act.round], act.stage, thought)
     if not isinstance(state, Waiting) or isinstance(state.ask, Runs):
         why = state.reason if isinstance(state, Differs) else "it no longer asks what it had asked"
         return Faulted(act.round, act.stage, why)
-    reply = await model.complete(prompts(state.ask)[act.member])
-    return Replied(act.round, act.stage, act.index, act.member, reply)
+    return state.ask if isinstance(state.ask, Session) else prompts(state.ask)[act.member]
 
 
 def _drive(study: Study, round: Round, stage: Stage, thought: Thought) -> Concluded | Waiting | Differs:
@@ -95,11 +93,13 @@ def _asked(study: Study, round: Round, stage: Stage, state: Waiting) -> Event:
     if isinstance(state.ask, Runs):
         runs = state.ask
         return RunsAsked(round.number, runs.trial, runs.runs, runs.against, runs.against_runs)
-    wanted = prompts(state.ask)
-    cases = tuple(worst(prompt, spec(study.bounds, prompt.role)) for prompt in wanted)
+    if isinstance(state.ask, Session):
+        return Asked(round.number, stage, state.index, (state.ask.digest(),), ("agent",))
+    told = prompts(state.ask)
+    cases = tuple(worst(prompt, spec(study.bounds, prompt.role)) for prompt in told)
     if why := unaffordable(study, cases):
         return Abandoned(round.number, stage, "cost", why)
-    digests, roles = tuple(prompt.digest() for prompt in wanted), tuple(prompt.role for prompt in wanted)
+    digests, roles = tuple(prompt.digest() for prompt in told), tuple(prompt.role for prompt in told)
     return Asked(round.number, stage, state.index, digests, roles, cases)
 
 

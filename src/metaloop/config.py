@@ -33,7 +33,7 @@ from metaloop.policies.opening import opening
 from metaloop.policies.params import starting
 from metaloop.roles import Ledger, Propose, Thought, Watch
 from metaloop.study import Study, fold
-from metaloop.terms import ModelSpec, Terms
+from metaloop.terms import AgentSpec, ModelSpec, Terms
 from metaloop.values import digest
 
 if TYPE_CHECKING:
@@ -95,6 +95,10 @@ def named(policy: str, terms: Terms) -> Propose:
             by_values, by_edits = terms.arms
             turns = coder.Turns(**{name: int(value) for name, value in terms.knobs.items()})
             return coder.hybrid(named(by_values, terms), named(by_edits, terms), by_edits, turns)
+        case "agent":
+            from metaloop.policies import agent
+
+            return agent.agent()
         case "patches":
             from metaloop.policies import code
 
@@ -333,7 +337,7 @@ def resumed(file: "StudyFile", mode: Literal["run", "one"] = "run") -> Resumed:
                 f"controller.max_cost_usd cannot hold: the price of {spec.model!r} is not known; add "
                 f"models.{role}.price: {{input: USD, output: USD}} for a million tokens, or cap controller.max_tokens"
             )
-    told = texts(file) if models else _patches(file)
+    told = texts(file) if models or bounds.agent else _patches(file)
     return Resumed(bounds, this_host(), __version__, rung, file.config_hash, mode, told)
 
 
@@ -361,7 +365,7 @@ def _resolved(spec: ModelSpec) -> ModelSpec:
 
 def asking(file: "StudyFile") -> list[str]:
     """Who will be asked, a line a role, and about what that will cost; nothing where nobody is."""
-    lines = []
+    lines = [] if file.bounds.agent is None else [_engaging(file.bounds.agent)]
     for role, spec in sorted(file.bounds.models.items()):
         spec = _resolved(spec)
         usage = foreseen(texts(file), file.bounds.max_iterations, spec)
@@ -373,6 +377,16 @@ def asking(file: "StudyFile") -> list[str]:
     caps = ((file.bounds.max_cost_usd, "${:g}"), (file.bounds.max_tokens, "{:,} tokens"))
     told = [text.format(cap) for cap, text in caps if cap is not None]
     return [*lines, f"never more than {' or '.join(told)}"] if lines and told else lines
+
+
+def _engaging(agent: AgentSpec) -> str:
+    """What a coding agent may do, in a line."""
+    given = [*agent.env_allow, *(["your HOME"] if agent.home else [])]
+    return (
+        f"agent: {' '.join(agent.command)[:80]}; at most {agent.timeout_s:g} s each; it may use the network"
+        + (f", and is given {', '.join(given)}" if given else "")
+        + "; what it spends is not known"
+    )
 
 
 TEXT_BYTES = 256 << 10
@@ -437,9 +451,17 @@ def surroundings(file: "StudyFile") -> Surroundings:
             programs[command[0]] = found  # a program of the code itself is the candidate's own
         if (script := _missing_script(found, command, cwd)) is not None:
             faults.append(_fault(file, key, f"expected a script; {script!r} is not in {cwd}"))
+    agent = file.bounds.agent
+    if agent is not None:
+        if (found := program(agent.command[0], cwd, os.environ.get("PATH", os.defpath))) is None:
+            faults.append(_no_program(file, "policy.agent.command", agent.command[0], cwd))
+        else:
+            programs[agent.command[0]] = found
+        programs["env"] = program("env", cwd, os.defpath) or "env"
     if faults:
         raise Faults(faults)
-    return Surroundings(str(file.folder.absolute()), cwd, env, programs)
+    theirs = {name: os.environ[name] for name in ("HOME", *(agent.env_allow if agent else ())) if name in os.environ}
+    return Surroundings(str(file.folder.absolute()), cwd, env, programs, theirs)
 
 
 def commands(terms: Terms) -> list[tuple[str, tuple[str, ...]]]:
@@ -449,6 +471,7 @@ def commands(terms: Terms) -> list[tuple[str, tuple[str, ...]]]:
         ("target.train_cmd", terms.train),
         ("target.eval_cmd", terms.evaluate),
         ("baseline.cmd", terms.baseline.cmd),
+        ("policy.check_cmd", terms.check),
     ]
     return [(key, command) for key, command in all_of_them if command]
 

@@ -10,11 +10,13 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass
+from itertools import count
 from typing import Protocol, TypeAlias
 
+import msgspec
 from msgspec.structs import replace
 
-from metaloop.conduct import ask, think
+from metaloop.conduct import think, wanted
 from metaloop.errors import UsageError
 from metaloop.events import (
     Alerted,
@@ -23,11 +25,14 @@ from metaloop.events import (
     Decided,
     Degraded,
     Directed,
+    Engaged,
     Entry,
     Event,
     Fact,
+    Faulted,
     Finished,
     Replied,
+    Reply,
     Reported,
     Resumed,
     RoundOpened,
@@ -35,12 +40,13 @@ from metaloop.events import (
     StudyClosed,
 )
 from metaloop.events import StudyOpened as Opened
-from metaloop.jobs import PROGRESS, Surroundings, job
+from metaloop.flow import Session as Engagement
+from metaloop.jobs import PROGRESS, Surroundings, job, session
 from metaloop.plan import Act, AskModel, Close, OpenRound, Settle, StartRun, StopRun, Think, WakeAt, plan
 from metaloop.roles import Executor, Gone, Ledger, Model, Outcome, Running, Thought, Watch, Workspace
 from metaloop.study import PREPARE, STARTS, Run, Study, evolve, fold
 from metaloop.terms import Terms
-from metaloop.values import Failed, Pruned, Ran, Result, Stopped, Value
+from metaloop.values import Failed, Pruned, Ran, Result, Stopped, Usage, Value
 
 GRACE_S = 5.0
 """Seconds that a running trial is given to end by itself after the first interrupt."""
@@ -53,6 +59,12 @@ LISTEN_S = 0.5
 
 MENDABLE = ("prepare_failed", "baseline_failed", "faulted", "proposer_failed")
 """How a study may have ended that is tried anew by the same command: what was wrong lay outside of it."""
+
+BENCHES = 1 << 16
+"""The lanes of coding agents are counted from here."""
+
+TOLD = 4000
+"""Characters of what an agent printed last that are kept."""
 
 POLL_S = 0.25
 """How often the inbox is looked into."""
@@ -200,6 +212,7 @@ class Engine:
         self._bell = asyncio.Event()
         self._tasks: dict[object, asyncio.Task[None]] = {}
         self._lanes: dict[object, int] = {}
+        self._benches: dict[object, int] = {}
         self._stops: dict[tuple[int, int], Stopped | Pruned] = {}
         self._until: float | None = None
         self._given_up = float("inf")
@@ -472,9 +485,67 @@ class Engine:
             await self.world.executor.stop(handle)
 
     async def _ask(self, act: AskModel) -> None:
-        assert self.world.model is not None, "a policy asks, and no model was given"
-        reply = await ask(self.study, act, self.thought, self.world.model)
-        self._facts.append(reply)  # in two steps: while it waited, `_facts` became another list
+        ask = wanted(self.study, act, self.thought)
+        if isinstance(ask, Faulted):
+            if handle := self.study.open[act.round].asked[act.stage][act.index].handle:
+                await self.world.executor.stop(handle)  # an agent that works on what nobody wants any more
+            self._facts.append(ask)
+            return
+        if isinstance(ask, Engagement):
+            reply = await self._engage(act, ask)
+        else:
+            assert self.world.model is not None, "a policy asks, and no model was given"
+            reply = await self.world.model.complete(ask)
+        fact = Replied(act.round, act.stage, act.index, act.member, reply)
+        self._facts.append(fact)  # in two steps: while it waited, `_facts` became another list
+
+    # ---- a coding agent
+
+    async def _engage(self, act: AskModel, ask: Engagement) -> Reply:
+        """One session, from wherever it stands to its end."""
+        world, exchange = self.world, self.study.open[act.round].asked[act.stage][act.index]
+        spec, workspace = self.study.bounds.agent, world.workspace
+        assert spec is not None, "a policy sets an agent to work, and none was given"
+        assert workspace is not None
+        overlay = {path: self.study.contents[name] for path, name in ask.files.items()}
+        outcome: Outcome | Gone = Gone()
+        lane = self._benches[act] = exchange.lane if exchange.handle else self._bench()
+        try:
+            if exchange.handle:
+                await workspace.adopt(lane, overlay)
+                outcome = await world.executor.wait(exchange.handle)
+            if isinstance(outcome, Gone):
+                bench = await workspace.bench(lane, overlay, ask.brief)
+                job = session(spec, act.round, lane, world.nonce(), bench, world.where, self.study.bounds.limits)
+                handle = await world.executor.start(job)
+                self._append(Engaged(act.round, act.stage, act.index, lane, handle))
+                await world.executor.release(handle)
+                outcome = await world.executor.wait(handle)
+            return await self._written(lane, spec.command[0], outcome)
+        finally:
+            del self._benches[act]
+
+    def _bench(self) -> int:
+        """A lane of its own for an agent, beside those of trials."""
+        return next(lane for lane in count(BENCHES) if lane not in self._benches.values())
+
+    async def _written(self, lane: int, who: str, outcome: Outcome | Gone) -> Reply:
+        """What a session came to. One that was cut short counts for what it has written."""
+        assert self.world.workspace is not None
+        if isinstance(outcome, Gone):
+            return Reply(None, problem=f"{who}: it vanished, and nothing is left of it", trouble="outage")
+        step, name = outcome.steps[-1], who.rpartition("/")[2]
+        problem, files, new = "", dict[str, str | None](), list[str]()
+        try:
+            found, added = await self.world.workspace.written(lane)
+            files, new = dict(found), list(added)
+        except UsageError as error:
+            problem = str(error)
+        if not files and not problem and (step.exit or step.limit):
+            how = f"it was ended ({step.limit})" if step.limit else f"exit code {step.exit}"
+            problem = f"nothing was changed, and {how}: {step.stderr.strip()[-300:]}"
+        told = {"files": files, "new": new, "printed": step.stdout[-TOLD:], "problem": problem}
+        return Reply(msgspec.json.encode(told).decode(), model=name, usage=Usage(step.seconds))
 
     # ---- waiting
 

@@ -125,6 +125,16 @@ class Reply(msgspec.Struct, frozen=True):
     trouble: Literal["", "outage", "fatal"] = ""
 
 
+class Engaged(Event, frozen=True, tag="Engaged"):
+    """A coding agent was set to work on the session that was asked for: under this handle, in this lane's directory."""
+
+    round: int
+    stage: Stage
+    index: int
+    lane: int
+    handle: str
+
+
 class Replied(Event, frozen=True, tag="Replied"):
     """Member `member` of an ask was answered."""
 
@@ -269,6 +279,7 @@ Fact: TypeAlias = (
     | Asked
     | Abandoned
     | Degraded
+    | Engaged
     | Replied
     | Proposed
     | Refused

@@ -10,7 +10,7 @@ from typing import TypeAlias, TypeVar
 import msgspec
 
 from metaloop.events import Reply
-from metaloop.values import Result, Usage, canonical, digest
+from metaloop.values import Result, Scalar, Usage, canonical, digest
 
 T = TypeVar("T")
 
@@ -47,14 +47,27 @@ class Runs(msgspec.Struct, frozen=True):
         return (*((self.trial, run) for run in self.runs), *other)
 
 
-Ask: TypeAlias = Prompt | tuple[Prompt, ...] | Runs
+class Session(msgspec.Struct, frozen=True):
+    """A coding agent at work: what it is told, and the candidate that it starts from. Answered with one reply, whose
+    text says which files differ afterwards.
+    """
+
+    brief: str
+    values: dict[str, Scalar]
+    files: dict[str, str]
+
+    def digest(self) -> str:
+        return digest(canonical(self))[:16]
+
+
+Ask: TypeAlias = Prompt | tuple[Prompt, ...] | Runs | Session
 Answer: TypeAlias = Reply | tuple[Reply, ...] | tuple[Result, ...]
 Flow: TypeAlias = Generator[Ask, Answer, T]
 
 
-def prompts(ask: Prompt | tuple[Prompt, ...]) -> tuple[Prompt, ...]:
-    """An ask as a tuple, whichever way it was put."""
-    return (ask,) if isinstance(ask, Prompt) else ask
+def prompts(ask: Prompt | Session | tuple[Prompt, ...]) -> tuple[Prompt, ...]:
+    """The prompts of an ask, whichever way it was put; none of a session."""
+    return (ask,) if isinstance(ask, Prompt) else () if isinstance(ask, Session) else ask
 
 
 def conclude(value: T) -> Flow[T]:
@@ -95,6 +108,9 @@ class Exchange(msgspec.Struct):
     roles: tuple[str, ...] = ()
     worst: tuple[Usage, ...] = ()
     known: int = 0
+    handle: str = ""
+    lane: int = 0
+    """Of a session: where the agent works."""
 
     def missing(self) -> tuple[int, ...]:
         return tuple(i for i, answer in enumerate(self.answers) if answer is None)
@@ -131,11 +147,13 @@ def _asked(ask: Ask, before: tuple[str, ...] | Runs, exact: bool) -> bool:
 
 def identity(ask: Ask) -> tuple[str, ...] | Runs:
     """What an ask is known by in the ledger."""
+    if isinstance(ask, Session):
+        return (ask.digest(),)
     return ask if isinstance(ask, Runs) else tuple(prompt.digest() for prompt in prompts(ask))
 
 
 def _answer(ask: Ask, answers: Sequence[Reply | Result | None]) -> Answer:
-    if isinstance(ask, Prompt):
+    if isinstance(ask, Prompt | Session):
         assert isinstance(answers[0], Reply)
         return answers[0]
     return tuple(answers)  # type: ignore[return-value]  # complete, by missing() above

@@ -1,15 +1,16 @@
 """What a trial is told: its commands, its environment, its folder. The names that scripts rely on stand here alone."""
 
+from base64 import b64encode
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from random import Random
 
 import msgspec
 
-from metaloop.roles import Job, Step
-from metaloop.study import PREPARE, Study
-from metaloop.terms import Terms
+from metaloop.roles import Bench, Job, Step
+from metaloop.study import PREPARE, Study, Trial
+from metaloop.terms import AgentSpec, Limits, Terms
 from metaloop.values import Scalar
 
 METRICS, PROGRESS = "metrics.json", "progress.jsonl"
@@ -25,6 +26,8 @@ class Surroundings:
     cwd: str
     env: Mapping[str, str]
     programs: Mapping[str, str]
+    agent: Mapping[str, str] = field(default_factory=dict)
+    """Variables that a coding agent may be given; HOME is the user's own."""
 
 
 def job(study: Study, trial: int, run: int, *, attempt: int, lane: int, nonce: str, where: Surroundings) -> Job:
@@ -39,13 +42,38 @@ def job(study: Study, trial: int, run: int, *, attempt: int, lane: int, nonce: s
         "METALOOP_PROGRESS": f"{directory}/{PROGRESS}",
     }
     if trial != PREPARE:
-        told |= parameters(study.trials[trial].change.values)
+        told |= parameters(study.trials[trial].change.values) | modified(study, study.trials[trial])
     env = {**where.env, "OMP_NUM_THREADS": "1", **terms.env, **told}
     steps = tuple(
         msgspec.structs.replace(step, argv=(where.programs.get(step.argv[0], step.argv[0]), *step.argv[1:]))
         for step in _steps(study, trial, f"{directory}/{METRICS}")
     )
     return Job(nonce, lane, directory, where.cwd, env, steps, bounds.limits, metrics=METRICS)
+
+
+BRIEF, BRIEF_FILE = "{brief}", "{brief_file}"
+
+
+def session(
+    spec: AgentSpec, round: int, lane: int, nonce: str, bench: Bench, where: Surroundings, limits: Limits
+) -> Job:
+    """The job of a coding agent in its directory, told by a file; its folder is `trials/agent-RRRR/NONCE`."""
+    words = {BRIEF: bench.brief, BRIEF_FILE: bench.file}
+    argv = [_filled(word, words) for word in spec.command]
+    argv[0] = where.programs.get(spec.command[0], argv[0])
+    told = {"METALOOP_STUDY": where.folder, "METALOOP_BRIEF": bench.file}
+    home = where.agent.get("HOME", "") if spec.home else ""
+    if home:
+        argv = [where.programs.get("env", "env"), f"HOME={home}", *argv]
+    env = {**where.env, **{name: where.agent[name] for name in spec.env_allow if name in where.agent}, **told}
+    step = Step("agent", tuple(argv), spec.timeout_s)
+    return Job(nonce, lane, f"{where.folder}/trials/agent-{round:04}/{nonce}", bench.cwd, env, (step,), limits)
+
+
+def _filled(word: str, words: Mapping[str, str]) -> str:
+    for mark, text in words.items():
+        word = word.replace(mark, text)
+    return word
 
 
 def _steps(study: Study, trial: int, metrics: str) -> tuple[Step, ...]:
@@ -57,9 +85,11 @@ def _steps(study: Study, trial: int, metrics: str) -> tuple[Step, ...]:
     train = terms.train
     if study.trials[trial].role == "baseline" and terms.baseline.kind == "cmd":
         train = terms.baseline.cmd
+    check = [Step("check", terms.check, bounds.timeout_s)] if terms.check and study.trials[trial].change.files else []
     if not terms.evaluate:
-        return (Step("train", train, bounds.timeout_s, measured),)
-    return Step("train", train, bounds.timeout_s), Step("evaluate", terms.evaluate, bounds.timeout_s, measured)
+        return *check, Step("train", train, bounds.timeout_s, measured)
+    evaluate = Step("evaluate", terms.evaluate, bounds.timeout_s, measured)
+    return *check, Step("train", train, bounds.timeout_s), evaluate
 
 
 def parameters(values: dict[str, Scalar]) -> dict[str, str]:
@@ -68,6 +98,17 @@ def parameters(values: dict[str, Scalar]) -> dict[str, str]:
     for name, value in values.items():
         told[f"AR_PARAM_{name.upper()}"] = value if isinstance(value, str) else msgspec.json.encode(value).decode()
     return told
+
+
+MODIFIED = 96 << 10
+"""Bytes of one changed file that a variable is made of: with base64 it takes no more than the system allows for one."""
+
+
+def modified(study: Study, trial: Trial) -> dict[str, str]:
+    """`AR_MODIFIED_SOURCE`, in base64, where the candidate's code differs from the base in one small file."""
+    texts = [study.contents[name].encode() for name in trial.change.files.values()]
+    small = len(texts) == 1 and len(texts[0]) <= MODIFIED
+    return {"AR_MODIFIED_SOURCE": b64encode(texts[0]).decode()} if small else {}
 
 
 def seed(terms: Terms, run: int) -> int:

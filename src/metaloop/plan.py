@@ -151,8 +151,8 @@ def ahead(study: Study) -> int:
     As many as it takes where asks and runs take as long as they did; but `AHEAD` open rounds in all at most, and no
     more than trials are settled (or lanes), for each of them knows less. 0 before the first answer came.
     """
-    if not study.asks or not study.ended:
-        return 0
+    if not study.asks or not study.ended or study.the_terms.engages:
+        return 0  # an agent begins from what is best, and what it does cannot be put on something else
     lanes = study.bounds.lanes
     ratio = (study.ask_seconds / study.asks) / max(study.run_seconds / study.ended, 1e-3)
     return max(0, min(AHEAD - lanes, lanes * math.ceil(ratio), max(lanes, study.tally.settled)))
@@ -271,7 +271,7 @@ def cut_short(study: Study, now: float) -> Ending | None:
     if now >= study.bounds.max_wall_time_s:
         return Ending("wall_clock", f"the study's {study.bounds.max_wall_time_s:g} s of wall clock are used up")
     if study.faults >= FAULTS:
-        return Ending("faulted", f"{FAULTS} rounds running could not be thought through")
+        return Ending("faulted", f"{FAULTS} rounds running could not be thought through; the last: {study.fault}")
     return None
 
 

@@ -197,6 +197,14 @@ class Model(Protocol):
     async def complete(self, prompt: Prompt) -> Reply: ...
 
 
+class Bench(msgspec.Struct, frozen=True):
+    """Where a coding agent works: its directory; what it is told, and a file with that."""
+
+    cwd: str
+    brief: str
+    file: str
+
+
 class Workspace(Protocol):
     """Directories in which trials of a code study run, one a lane. Nothing of the user's is touched."""
 
@@ -210,6 +218,17 @@ class Workspace(Protocol):
 
     async def touched(self, lane: int, paths: Collection[str]) -> Sequence[str]:
         """Those of `paths` that are not what they were when the directory was opened."""
+        ...
+
+    async def bench(self, lane: int, overlay: Mapping[str, str], brief: str) -> Bench:
+        """The lane's directory for a coding agent: the same files, in a repository with one commit."""
+        ...
+
+    async def written(self, lane: int) -> tuple[Mapping[str, str | None], Sequence[str]]:
+        """The files of a bench that differ now, by path, None for one that is gone; and those that were not there.
+
+        Raises errors.UsageError for what no candidate can have: links, too much, no text.
+        """
         ...
 
     async def close(self) -> None:

@@ -24,6 +24,7 @@ from metaloop.events import (
     Decided,
     Degraded,
     Directed,
+    Engaged,
     Entry,
     Faulted,
     Finished,
@@ -358,6 +359,8 @@ class Study:
         self.contents: dict[str, str] = {}
         """Texts of files, by digest: of the base, and of everything that was proposed."""
         self.faults = 0
+        self.fault = ""
+        """How many rounds running could not be thought through, and why the last could not."""
         self.texts: dict[str, str] = {}
         """What prompts are made of, as this session has it."""
         self.costs: dict[str, Usage] = {}
@@ -522,6 +525,9 @@ def evolve(study: Study, entry: Entry) -> None:
             study.asks += 1
             study.ask_seconds += event.reply.usage.seconds
             _charge(study, exchange, event.member, event.reply.usage)
+        case Engaged():
+            exchange = study.open[event.round].asked[event.stage][event.index]
+            exchange.handle, exchange.lane = event.handle, event.lane
         case Abandoned():
             _abandon(study, event)
         case Degraded():
@@ -534,6 +540,7 @@ def evolve(study: Study, entry: Entry) -> None:
             round = study.open[event.round]
             round.asked[event.stage].clear()
             study.faults += 1
+            study.fault = event.reason
         case Directed():
             _direct(study, event)
         case Alerted():
@@ -579,8 +586,12 @@ def _forget_asks(study: Study, prompts_changed: bool = False) -> None:
     for round in study.open.values():
         for stage, asked in round.asked.items():
             _lost(study, asked)
-            anew = prompts_changed and stage == "propose" and not round.proposed
-            round.asked[stage] = [] if anew else [exchange for exchange in asked if not _unanswered(exchange)]
+            engaged = any(
+                exchange.handle and exchange.missing() for exchange in asked
+            )  # it works on, and is found again
+            anew = prompts_changed and stage == "propose" and not (round.proposed or engaged)
+            kept = [exchange for exchange in asked if exchange.handle or not _unanswered(exchange)]
+            round.asked[stage] = [] if anew else kept
 
 
 def _unanswered(exchange: Exchange) -> bool:

@@ -60,11 +60,17 @@ class Terms(Value, frozen=True):
     arms: tuple[str, ...] = ()
     mutable: tuple[str, ...] = ()
     required_calls: tuple[str, ...] = ()
+    check: tuple[str, ...] = ()
 
     @property
     def contract(self) -> Contract:
         """What of the code may be changed."""
         return Contract(self.mutable, tuple(self.frozen), self.required_calls)
+
+    @property
+    def engages(self) -> bool:
+        """Whether whoever proposes sets a coding agent to work."""
+        return "agent" in {self.policy, *self.arms}
 
     @property
     def asks(self) -> bool:
@@ -110,6 +116,19 @@ class ModelSpec(Value, frozen=True):
         return (tokens_in * self.usd_in + tokens_out * self.usd_out) / 1e6
 
 
+class AgentSpec(Value, frozen=True):
+    """A coding agent of the user's. In its words `{brief}` is what it is told, `{brief_file}` a file with that.
+
+    `env_allow`: variables that are passed to it. `home`: whether it has the user's own HOME, where many keep what they
+    are logged in with. `timeout_s`: seconds of wall clock for a session.
+    """
+
+    command: tuple[str, ...]
+    timeout_s: float = 1800.0
+    env_allow: tuple[str, ...] = ()
+    home: bool = False
+
+
 class Bounds(Value, frozen=True):
     """Budgets and guards of the whole study, absolute: a resumed study with the same bounds has nothing left to do.
 
@@ -128,6 +147,7 @@ class Bounds(Value, frozen=True):
     forecast: bool = False
     min_gain: float | None = None
     models: dict[str, ModelSpec] = {}
+    agent: AgentSpec | None = None
     max_cost_usd: float | None = None
     max_tokens: int | None = None
 

@@ -1,13 +1,16 @@
 """A code study's base and its candidates' directories, as the ledger and the engine want them."""
 
+import asyncio
 import os
 import stat
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from metaloop.adapters.workspace import FILE, PROGRAM, Base, Slots, blob, contents
+from metaloop.adapters.workspace import FILE, PROGRAM, Base, Slots, blob, contents, repository
 from metaloop.edits.contract import Contract
+from metaloop.errors import UsageError
 from metaloop.events import Based
+from metaloop.roles import Bench
 from metaloop.values import digest
 
 TOTAL = 32 << 20
@@ -50,6 +53,23 @@ class Candidates:
 
     async def touched(self, lane: int, paths: Collection[str]) -> Sequence[str]:
         return [path for path in sorted(paths) if not self._as_it_was(lane, path)]
+
+    async def bench(self, lane: int, overlay: Mapping[str, str], brief: str) -> Bench:
+        path = await self._slots.open(lane, overlay)
+        self._paths[lane], self._overlays[lane] = path, overlay
+        told = path.with_name(f"{path.name}.brief.md")
+        told.write_text(brief, encoding="utf-8", errors="replace")
+        await asyncio.to_thread(repository, path)
+        return Bench(str(path), brief, str(told))
+
+    async def written(self, lane: int) -> tuple[Mapping[str, str | None], Sequence[str]]:
+        files = dict[str, str | None]()
+        for path, data in (await self._slots.changed(lane)).items():
+            try:
+                files[path] = None if data is None else data.decode()
+            except UnicodeDecodeError:
+                raise UsageError(f"{path}: expected text, found what is none") from None
+        return files, [path for path in files if path not in self._base.files and path not in self._overlays[lane]]
 
     async def close(self) -> None:
         await self._slots.close_all()

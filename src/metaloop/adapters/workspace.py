@@ -1177,6 +1177,15 @@ class _Gone(Exception):
     """git went away, or says nothing any more."""
 
 
+def repository(folder: Path) -> None:
+    """Makes a folder a git repository with one commit of all that is in it, for tools that want one."""
+    git = _Git(folder / ".git", work_tree=folder)
+    git("init", "--quiet", "--template=", "--initial-branch=main", cwd=folder)
+    git.sign("metaloop <metaloop>")
+    git("add", "--all", "--force", cwd=folder)
+    git("commit", "--quiet", "--no-verify", "--no-gpg-sign", "--allow-empty", "--message=start", cwd=folder)
+
+
 # ---- what leaves a study ---------------------------------------------------------------------------------------------
 
 

@@ -231,7 +231,10 @@ def proving(study: Study) -> list[str]:
 
 def asked(study: Study) -> list[str]:
     """What was spent on asking models, a line a role; what is not known of a price is said."""
-    return [f"{role}: {told_usage(usage)}" for role, usage in sorted(study.costs.items())]
+    return [
+        f"{role}: {told_usage(usage) if usage.tokens else f'{usage.seconds:.0f} s'}"
+        for role, usage in sorted(study.costs.items())
+    ]
 
 
 def told_usage(usage: Usage) -> str:

@@ -24,6 +24,7 @@ from metaloop.events import (
     Degraded,
     Directed,
     Entry,
+    Faulted,
     Finished,
     Proposed,
     Refused,
@@ -149,6 +150,8 @@ class Narrator:
                         self.say(f"      trial {trial}: {warning}", "yellow")
                 case Alerted(text):
                     self.warn(text)
+                case Faulted(round, _, reason):
+                    self.warn(f"round {round} begins anew: {reason}")
                 case Degraded(role, why):
                     self.warn(f"{role}: nobody answers: {why}" if why else f"{role}: answers again")
                 case Decided(round):

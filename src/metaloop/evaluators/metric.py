@@ -80,6 +80,8 @@ def _broken(step: StepOutcome) -> tuple[FailureKind, str] | None:
     how = f"exit code {step.exit}" if step.exit is not None else f"signal {step.signal}"
     said = next((line.strip() for line in reversed(step.stderr.splitlines()) if line.strip()), "")
     reason = f"{step.name} ended with {how}" + (f": {said[:300]}" if said else "")
+    if step.name == "check":
+        return "build", reason
     if step.name == "evaluate":
         return "evaluation", reason
     return ("build" if step.exit in (126, 127) or _SYNTAX.search(step.stderr) else "hypothesis"), reason

@@ -27,8 +27,21 @@ def edited(
     if isinstance(found, Broken):
         return Proposal(parent, by, why, number, refused=Refused(found.code, found.text))
     told = "; ".join(part for part in (why, *found.notes) if part)
-    texts = {digest(content.encode()): content for content in found.files.values()}
-    return Proposal(held(view, parent, found.files, values), by, told, number, texts=texts)
+    return proposed(view, found.files, by, told, parent, number, values)
+
+
+def proposed(
+    view: View,
+    files: Mapping[str, str],
+    by: str,
+    why: str,
+    parent: Change,
+    number: int | None,
+    values: dict[str, Scalar],
+) -> Proposal:
+    """The parent's code with these files written over it."""
+    texts = {digest(content.encode()): content for content in files.values()}
+    return Proposal(held(view, parent, files, values), by, why, number, texts=texts)
 
 
 def patches() -> Propose:

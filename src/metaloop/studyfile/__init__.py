@@ -23,7 +23,7 @@ from metaloop.studyfile import schema, yaml12
 from metaloop.studyfile.crosschecks import Checks, arms, asks
 from metaloop.studyfile.schema import Document, Fault, RangeKeys, dotted, found
 from metaloop.studyfile.yaml12 import Node, Place, Unreadable
-from metaloop.terms import Baseline, Bounds, Limits, ModelSpec, Terms
+from metaloop.terms import AgentSpec, Baseline, Bounds, Limits, ModelSpec, Terms
 from metaloop.values import Constraint, Domain, Objective, Scalar, Space, Value, accept, canonical, digest, number
 
 MOST_BYTES = 1 << 20
@@ -523,6 +523,7 @@ def _terms(document: Document, checks: Checks) -> Terms:
             dict.fromkeys([*([policy.mutable_file] if policy.mutable_file else []), *(policy.mutable or [])])
         ),
         required_calls=tuple(policy.required_calls),
+        check=tuple(policy.check_cmd or ()),
     )
 
 
@@ -571,9 +572,18 @@ def _bounds(document: Document) -> Bounds:
         prepare_timeout_s=target.prepare_timeout_s,
         limits=Limits(limits.memory, limits.processes, limits.output, limits.files),
         models=_models(document),
+        agent=_agent(document.policy),
         max_cost_usd=controller.max_cost_usd,
         max_tokens=controller.max_tokens,
     )
+
+
+def _agent(policy: schema.PolicyKeys) -> AgentSpec | None:
+    """Who changes code, where anybody is set to work at all."""
+    told = policy.agent
+    if told is None or "agent" not in {policy.type, *arms(policy)}:
+        return None
+    return AgentSpec(tuple(told.command), told.timeout_s, tuple(told.env_allow), told.home)
 
 
 KEYS_OF = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
@@ -680,6 +690,8 @@ def _notes(document: Document) -> Iterator[str]:
             yield f"target.env_allow passes {model.key_env} to every trial, and it is the key of models.{role}"
     if "program_file" in given and not asks(policy):
         yield f"policy.program_file changes nothing with policy.type: {policy.type}"
+    if "agent" in given and "agent" not in {policy.type, *arms(policy)}:
+        yield f"policy.agent changes nothing with policy.type: {policy.type}"
     for key in [key for key in given if key.startswith("hybrid_") and policy.type != "hybrid"]:
         yield f"policy.{key} changes nothing with policy.type: {policy.type}"
     if target.basilica is not None and target.type != "basilica":

@@ -16,7 +16,7 @@ from metaloop.terms import ASKING
 from metaloop.values import Domain, Objective, Scalar, Space, accept
 
 NEEDS_SPACE = frozenset({"grid", "random", "tpe", "cmaes", "gp", "nsga2", "auto", "llm", "guided", "learned", "hybrid"})
-CODING = frozenset({"llm_diff", "patches"})
+CODING = frozenset({"llm_diff", "patches", "agent"})
 """Policies that change code."""
 MOST_GRID = 1_000_000  # points a parameter, held in memory by whoever walks them
 FOLDERS = frozenset({"artifacts_dir", "versions_dir"})
@@ -237,6 +237,8 @@ class Checks:
         if not (policy.mutable or policy.mutable_file) and self.sound("policy.mutable", "policy.mutable_file"):
             message = "expected the files that may be changed, found none; add mutable: [src/train.py]"
             yield Fault(("policy", "mutable"), message)
+        if "agent" in {policy.type, *several} and policy.agent is None and self.sound("policy.agent"):
+            yield Fault(("policy", "agent"), "expected who changes the code, found none; add agent: {command: [...]}")
         if "patches" in {policy.type, *several} and self.sound("policy.patches"):
             folder = None if policy.patches is None else self.base / policy.patches
             if folder is None or not is_dir(folder):

@@ -395,10 +395,10 @@ class TargetKeys(Section):
     basilica: BasilicaKeys | None = None
 
 
-Arm: TypeAlias = Literal["random", "tpe", "cmaes", "nsga2", "llm", "guided", "llm_diff", "patches"]
+Arm: TypeAlias = Literal["random", "tpe", "cmaes", "nsga2", "llm", "guided", "llm_diff", "patches", "agent"]
 Policy: TypeAlias = Literal[
     "static", "grid", "random", "tpe", "cmaes", "gp", "nsga2", "auto", "llm", "guided", "learned",
-    "llm_diff", "hybrid", "patches",
+    "llm_diff", "hybrid", "patches", "agent",
 ]  # fmt: skip
 
 
@@ -427,12 +427,21 @@ class ModelKeys(Section):
 Player: TypeAlias = Literal["default", "proposer", "critic", "author", "synthesizer", "judge", "director"]
 
 
+class AgentKeys(Section):
+    """A coding agent: any program that changes files in its working folder."""
+
+    command: Command = Field(description="{brief}: what it is told; {brief_file}: a file with that, as METALOOP_BRIEF")
+    timeout_s: Seconds = Field(1800.0, description="seconds of wall clock for one session")
+    env_allow: list[Variable] = Field([], description="variables that are passed to it")
+    home: bool = Field(False, description="whether it has your HOME, where it may be logged in")
+
+
 class PolicyKeys(Section):
     type: Policy = Field(
         "random",
         description="who proposes; auto is tpe where Optuna is installed, else random; llm: a model; guided: a model "
         "that sees what tpe would do; learned: each of several, by what came of their trials; llm_diff: a model that "
-        "changes code; hybrid: parameters and code by turns; patches: a folder of changes",
+        "changes code; agent: a coding agent does; hybrid: parameters and code by turns; patches: a folder of changes",
     )
     arms: list[Arm] = Field([], description="learned: who may propose; hybrid: who proposes parameters, and who code")
     fallback: Literal["none", "random", "tpe"] = Field(
@@ -441,7 +450,9 @@ class PolicyKeys(Section):
     params: Params = Field({}, description="the space: a list of choices, or a range, for each parameter")
     seed: Annotated[int, Field(ge=0, lt=1 << 63)] = Field(0, description="the same seed proposes the same")
     start: list[Point] = Field([], description="known points that are tried first")
+    agent: AgentKeys | None = Field(None, description="with type agent: who changes the code")
     patches: Text | None = Field(None, description="with type patches: a folder of patches, tried by name")
+    check_cmd: Command | None = Field(None, description="run before a changed candidate: a failure is one of the build")
     required_calls: list[Text] = Field([], description="functions that mutable Python files have to go on calling")
     hybrid_param_explore_iters: Count = Field(8, description="with type hybrid: trials of parameters at the start")
     hybrid_stall_threshold: Count = Field(4, description="trials running without a keep, after which edits begin")
@@ -590,14 +601,13 @@ LATER: frozenset[str] = frozenset({
     *("gates", "harness", "director", "tournament"),
     *("target.sandbox", "target.private", "target.holdout_cmd", "target.resources", "target.price_per_hour"),
     *("target.warm", "target.url", "target.headers", "target.limits.disk"),
-    *("policy.check_cmd", "policy.agent"),
     *("evaluation.prefer_simpler",),
     *("controller.max_gpu_hours",),
     *("telemetry.trackers", "telemetry.webhook", "telemetry.keep_artifacts"),
 })  # fmt: skip
 LATER_VALUES: dict[str, tuple[str, ...]] = {
     "target.type": ("ray", "slurm", "http"),
-    "policy.type": ("agent", "tree"),
+    "policy.type": ("tree",),
 }
 
 
@@ -609,6 +619,7 @@ NESTED: dict[str, type[BaseModel]] = {
     "target.limits": LimitKeys,
     "target.basilica": BasilicaKeys,
     "policy": PolicyKeys,
+    "policy.agent": AgentKeys,
     "models.ROLE": ModelKeys,
     "models.ROLE.price": PriceKeys,
     "evaluation": EvaluationKeys,

@@ -30,7 +30,7 @@ from metaloop.events import (
 )
 from metaloop.flow import Prompt
 from metaloop.jobs import Surroundings
-from metaloop.roles import Gone, Job, Model, Outcome, Running, Step, StepOutcome, Thought
+from metaloop.roles import Bench, Gone, Job, Model, Outcome, Running, Step, StepOutcome, Thought
 from metaloop.terms import Bounds, Host, Terms
 from metaloop.testing.executors import InProcessExecutor, Kept
 from metaloop.testing.providers import tokens
@@ -137,6 +137,12 @@ class MemoryWorkspace:
 
     async def touched(self, lane: int, paths: Collection[str]) -> Sequence[str]:  # noqa: ARG002 - any lane
         return [path for path in self._touched if path in paths]
+
+    async def bench(self, lane: int, overlay: Mapping[str, str], brief: str) -> Bench:
+        return Bench(await self.open(lane, overlay), brief, "")
+
+    async def written(self, lane: int) -> tuple[Mapping[str, str | None], Sequence[str]]:  # noqa: ARG002 - any lane
+        return {}, ()
 
     async def close(self) -> None:
         """There is nothing to let go."""

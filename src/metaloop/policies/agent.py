@@ -1,0 +1,98 @@
+"""`agent`: a coding agent of the user's works in a copy of the best candidate; what differs then is the proposal."""
+
+import re
+from collections.abc import Sequence
+
+import msgspec
+
+from metaloop.edits.judged import judge
+from metaloop.errors import ProposerError
+from metaloop.events import Reply
+from metaloop.flow import Flow, Session
+from metaloop.policies.brief import cut, fill, following, goal, history, plain, rule
+from metaloop.policies.code import proposed
+from metaloop.policies.coder import contract_text
+from metaloop.roles import Propose
+from metaloop.study import Trial, View
+from metaloop.values import Params, Proposal, Refused
+
+TURNS = 2
+"""So often an agent is set to work in a round: once more, where what it did cannot be tried."""
+
+_WHY = re.compile(r"^[\s*#>`]*WHY\s*:[\s*`]*(.+)$", re.IGNORECASE | re.MULTILINE)
+
+
+class Written(msgspec.Struct, frozen=True):
+    """What a session came to, as the text of its reply: files that differ, by path, None for one that is gone; those of
+    them that were not there; the end of what was printed; why nothing of it can be used.
+    """
+
+    files: dict[str, str | None]
+    new: tuple[str, ...] = ()
+    printed: str = ""
+    problem: str = ""
+
+
+def agent() -> Propose:
+    """The proposal is what the agent did; what breaks the contract, or changes nothing, is told to it once more."""
+
+    def propose(view: View) -> Flow[Sequence[Proposal]]:
+        best, said = view.leader, ""
+        change = Params({}) if best is None else best.change
+        last: Proposal | str = ""
+        for _ in range(TURNS):
+            reply = yield Session(brief(view, said), dict(change.values), change.files)
+            assert isinstance(reply, Reply)
+            if reply.trouble or reply.text is None:
+                raise ProposerError(reply.problem or "the session gave nothing")
+            last = _read(view, best, reply)
+            if isinstance(last, Proposal) and last.refused is None:
+                return [last]
+            problem = last if isinstance(last, str) else last.refused.reason if last.refused else ""
+            said = f"# What was wrong with the last attempt\n\nIt was undone: {problem}"
+        if isinstance(last, Proposal):
+            return [last]
+        raise ProposerError(f"no session came to a change that can be tried, {TURNS} times; the last: {last}")
+
+    return propose
+
+
+def brief(view: View, said: str) -> str:
+    """All that the agent is told. The code it can see for itself."""
+    shown = history(view)
+    return fill(
+        view.texts["agent"],
+        goal=goal(view),
+        task=f"The task, as its owner put it:\n\n{cut(view.texts['task'])}" if view.texts.get("task") else "",
+        contract=contract_text(view.terms.contract),
+        rule=rule(view),
+        said=said,
+        history=shown,
+        following=following(view, "", max(2000, len(shown) // 4)),
+    )
+
+
+def _read(view: View, best: Trial | None, reply: Reply) -> Proposal | str:
+    """The change, which may be one that has to be refused; or why there is none."""
+    written = msgspec.json.decode(reply.text or "{}", type=Written)
+    if written.problem:
+        return written.problem
+    parent, number = (Params({}), None) if best is None else (best.change, best.number)
+    before = view.code(parent)
+    litter = [path for path in written.new if not view.terms.contract.allows(path)]
+    ours = {path: text for path, text in written.files.items() if path not in litter}
+    if not ours:
+        left = f"; new files that may not be changed do not count: {', '.join(litter[:5])}" if litter else ""
+        return f"no file that may be changed was changed{left}"
+    after = {path: text for path, text in {**before, **ours}.items() if text is not None}
+    found = _WHY.findall(written.printed)
+    why = plain(found[-1], 500) if found else "no reason given"
+    notes = [f"left out: {', '.join(litter[:5])}"] if litter else []
+    by = f"agent: {plain(reply.model, 80)}"
+    if broken := judge(before, after, view.terms.contract):
+        return Proposal(parent, by, why, number, refused=Refused(broken.code, broken.text))
+    changed = {path: text for path, text in after.items() if before.get(path) != text}
+    made = proposed(view, changed, by, "; ".join([why, *notes]), parent, number, dict(parent.values))
+    if (tried := view.taken(made.change)) is not None:
+        return f"trial {tried} had this very code, with these parameters; try another change"
+    return made
