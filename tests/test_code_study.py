@@ -81,13 +81,13 @@ BETTER = (
 def state(folder: Path) -> dict[str, object]:
     """Every file below, with its content, mode and times; the study's own folder apart."""
     found: dict[str, object] = {}
-    for path in sorted(folder.rglob("*")):
-        name = path.relative_to(folder).as_posix()
-        if name.split("/")[0] == ".metaloop":
-            continue
-        told = path.lstat()
-        content = path.read_bytes() if path.is_file() and not path.is_symlink() else b""
-        found[name] = (told.st_mode, told.st_ino, told.st_mtime_ns if path.is_file() else 0, content)
+    for root, folders, files in os.walk(folder):
+        folders[:] = sorted(name for name in folders if name != ".metaloop")
+        for path in (Path(root, name) for name in sorted([*folders, *files])):
+            told = path.lstat()
+            content = path.read_bytes() if path.is_file() and not path.is_symlink() else b""
+            times = told.st_mtime_ns if path.is_file() else 0
+            found[path.relative_to(folder).as_posix()] = (told.st_mode, told.st_ino, times, content)
     return found
 
 
