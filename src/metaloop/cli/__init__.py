@@ -29,6 +29,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "diff": ("code:diff", "what a trial changed in the code"),
         "apply": ("code:apply", "have the best code: as a branch, as a patch, or in the files"),
         "replay": ("read:replay", "tell a study from its ledger, trial by trial"),
+        "report": ("read:report", "a page of Markdown: what was found, and how sure that is"),
         "export": ("read:export", "the trials, as tables for other tools"),
     },
     "Model": {

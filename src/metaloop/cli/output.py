@@ -261,6 +261,8 @@ def _next(study: Study, place: str, again: str) -> list[str]:
     if study.incumbent is not None:
         lines.append((f"best {place}", "the parameters"))
         lines.append((f"show {study.incumbent.number} {place}", "all that is known of that trial"))
+        if study.incumbent.change.files:
+            lines.append((f"apply {place} --patch best.patch", "its code, as a patch; or --branch NAME, or --here"))
     lines.append((f"audit {place}", "derive every proposal and decision again"))
     if again:
         lines += _go_on(study, again)

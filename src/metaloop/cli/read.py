@@ -149,6 +149,23 @@ def export(
     return 0
 
 
+def report(
+    study: Named = None,
+    /,
+    *,
+    out: Annotated[Path | None, Parameter(help="A file to write; without, it is printed.")] = None,
+) -> int:
+    """A study as one page of Markdown: what was found, how sure that is, what was tried, and what it cost."""
+    from metaloop.report import report as page
+
+    text = page(read(study).study)
+    if out is None:
+        sys.stdout.write(text)
+    else:
+        out.write_text(text, encoding="utf-8")
+    return 0
+
+
 def audit(
     study: Named = None,
     /,

@@ -1,0 +1,161 @@
+"""A study as one page of Markdown, to read in the morning and to send to others. Pure: from the study alone.
+
+What was proposed is quoted, and what others wrote (reasons, errors, code) stands in fences or code spans, so that it is
+read as text. Nothing is said that the ledger does not say.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+
+from metaloop.edits.diffs import diff
+from metaloop.records import noise_width, row, totals
+from metaloop.study import Study, Trial
+from metaloop.values import Headline
+
+MOST = 400
+"""Lines of a change that are shown."""
+
+
+def report(study: Study) -> str:
+    """The page. Ends with a line break."""
+    return "\n".join(_lines(study)) + "\n"
+
+
+def _lines(study: Study) -> Iterator[str]:
+    objective, best = study.objective, study.incumbent
+    goal = "higher" if objective.direction == "max" else "lower"
+    yield f"# {_text(study.name)}"
+    yield ""
+    terms = study.the_terms
+    yield f"`{_code(objective.metric)}`, {goal} is better; policy {terms.policy}, rule {terms.rule}."
+    yield ""
+    yield from _result(study, best)
+    yield ""
+    yield from _work(study)
+    yield ""
+    yield "## What was kept"
+    yield ""
+    yield from _kept(study)
+    if best is not None and best.number != study.baseline:
+        yield ""
+        yield f"## Trial {best.number}, the best"
+        yield ""
+        yield from _best(study, best)
+    yield ""
+    yield "## What was not"
+    yield ""
+    yield from _rest(study)
+
+
+def _result(study: Study, best: Trial | None) -> Iterator[str]:
+    """The answer, in a sentence, and how sure it is."""
+    if best is None or best.score is None:
+        yield "**Nothing could be measured.**"
+        return
+    name = f"`{_code(study.objective.metric)}`"
+    if best.number == study.baseline:
+        yield f"**Nothing that was tried is better than the baseline**, {name} = {best.score.value:.6g}."
+        return
+    yield f"**{name} = {best.score.value:.6g}, by trial {best.number}.**"
+    yield _sure(study.headline) if study.headline else "By single runs: it was not proven on fresh seeds."
+
+
+def _sure(headline: Headline) -> str:
+    """What the last measurement says, which no selection went into."""
+    if headline.problem:
+        return f"At the end it could not be measured once more: `{_code(headline.problem)}`."
+    if headline.gain is None:
+        return "At the end it was not measured once more."
+    if headline.exact:
+        return f"Better than the baseline by {headline.gain:.6g}; the metric never varied between runs."
+    interval = f"[{headline.low:.6g} to {headline.high:.6g}, 95 %]"
+    return (
+        f"Better than the baseline by {headline.gain:.6g} {interval}, over {headline.pairs} pairs of runs on fresh "
+        "seeds that were made for this at the end."
+    )
+
+
+def _work(study: Study) -> Iterator[str]:
+    told = totals(study)
+    closed = f"It ended: {_text(study.closed.why)}." if study.closed else "It has not ended."
+    width = noise_width(study)
+    noise = f" Runs of the same candidate scatter by {width:.3g} (sd)." if width else ""
+    yield f"{told.trials} trials, {told.executions} runs, {study.at:.0f} s of wall clock. {closed}{noise}"
+    for role, usage in sorted(study.costs.items()):
+        money = "its price is not known" if usage.usd is None else f"${usage.usd:.4f}"
+        yield f"Asked as {_text(role)}: {usage.tokens_in} tokens in, {usage.tokens_out} out, {money}."
+    if study.fallbacks:
+        yield f"**{study.fallbacks} of the proposals came from a stand-in.**"
+
+
+def _kept(study: Study) -> Iterator[str]:
+    kept = [trial for trial in study.trials.values() if trial.kept and trial.number != study.baseline]
+    if not kept:
+        yield "Nothing."
+        return
+    yield "| trial | value | evidence | what it changed | by | why it was tried |"
+    yield "|---|---|---|---|---|---|"
+    for trial in kept:
+        r = row(study, trial)
+        value = "" if r.value is None else f"{r.value:.6g}"
+        cells = (str(trial.number), value, trial.why, " ".join(r.changed) or "nothing", r.by, trial.proposal.why)
+        yield f"| {' | '.join(_cell(cell) for cell in cells)} |"
+
+
+def _best(study: Study, best: Trial) -> Iterator[str]:
+    if best.change.values:
+        yield from _fenced("json", json.dumps(best.change.values, ensure_ascii=False))
+    if not best.change.files:
+        return
+    base = {path: study.contents[name] for path, name in study.base.items()}
+    lines = diff(base, base | study.overlay(best.change)).splitlines()
+    yield "What its code has otherwise than the code that the study began with, with all that it grew from:"
+    yield ""
+    yield from _fenced("diff", "\n".join(lines[:MOST]))
+    if len(lines) > MOST:
+        yield f"... and {len(lines) - MOST} lines more: `metaloop diff {best.number}`."
+    yield "To have it: `metaloop apply --branch NAME`, `--patch FILE` or `--here`. To check it: `metaloop audit`."
+
+
+def _rest(study: Study) -> Iterator[str]:
+    rest = [trial for trial in study.trials.values() if not trial.kept and trial.role != "baseline"]
+    if not rest:
+        yield "Nothing: all that was tried was kept."
+        return
+    counts = Counter(trial.verdict for trial in rest)
+    yield ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common()) + "."
+    reasons = Counter(row(study, trial).reason.partition("\n")[0][:160] for trial in rest if trial.failed)
+    if reasons:
+        yield ""
+        yield "| failures | |"
+        yield "|---|---|"
+        yield from (f"| {count} | {_cell(reason)} |" for reason, count in reasons.most_common(8))
+
+
+# ---- text that is not ours -------------------------------------------------------------------------------------------
+
+
+def _text(text: str) -> str:
+    """Words of others as words: nothing in them is markup."""
+    line = " ".join(text.split())
+    return "".join(f"\\{letter}" if letter in "\\`*_[]<>|#!" else letter for letter in line if letter.isprintable())
+
+
+def _code(text: str) -> str:
+    """For a code span."""
+    return " ".join(text.replace("`", "'").split())
+
+
+def _cell(text: str) -> str:
+    return _text(text if len(text) <= 300 else f"{text[:297]}...")
+
+
+def _fenced(kind: str, text: str) -> Iterator[str]:
+    """A block that nothing in it can end."""
+    bars = "```"
+    while bars in text:
+        bars += "`"
+    yield f"{bars}{kind}"
+    yield text
+    yield bars
