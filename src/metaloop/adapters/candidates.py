@@ -5,7 +5,9 @@ import stat
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from metaloop.adapters.workspace import FILE, PROGRAM, Base, Slots, blob, contents
+from metaloop.adapters.workspace.base import FILE, PROGRAM, Base
+from metaloop.adapters.workspace.git import blob, contents
+from metaloop.adapters.workspace.slots import Slots
 from metaloop.edits.contract import Contract
 from metaloop.events import Based
 from metaloop.values import digest
