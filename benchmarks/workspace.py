@@ -19,7 +19,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
-from metaloop.adapters.workspace import Slots, snapshot
+from metaloop.adapters.workspace.slots import Slots
+from metaloop.adapters.workspace.snapshots import snapshot
 
 OURS = "metaloop, a slot that was used before"
 

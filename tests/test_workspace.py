@@ -20,8 +20,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from metaloop.adapters import workspace
-from metaloop.adapters.workspace import Entry, Slots, apply_to, export_branch, opened, patch, snapshot, sweep
+from metaloop.adapters.workspace import leaving, places, snapshots
+from metaloop.adapters.workspace.base import Entry
+from metaloop.adapters.workspace.files import mark_of
+from metaloop.adapters.workspace.leaving import apply_to, export_branch, patch
+from metaloop.adapters.workspace.places import sweep
+from metaloop.adapters.workspace.slot import EPOCH_S
+from metaloop.adapters.workspace.slots import Slots
+from metaloop.adapters.workspace.snapshots import opened, snapshot
 from metaloop.errors import Damaged, ExecutorError, StudyBusy, UsageError
 from workshop import until
 
@@ -471,11 +477,11 @@ def test_pipes_and_sockets_are_no_files(tmp_path):
 
 def test_too_much_is_refused_with_the_largest_folders(tmp_path, monkeypatch):
     root = write(tmp_path / "p", {**TWO, **{f"data/raw/{number}": "x" * 100 for number in range(20)}})
-    monkeypatch.setattr(workspace, "MAX_FILES", 10)
+    monkeypatch.setattr(snapshots, "MAX_FILES", 10)
     with pytest.raises(UsageError, match=r"found 22 and .*data/raw \(20 files"):
         snapshot(root, tmp_path / "repo")
-    monkeypatch.setattr(workspace, "MAX_FILES", 100)
-    monkeypatch.setattr(workspace, "MAX_BYTES", 1000)
+    monkeypatch.setattr(snapshots, "MAX_FILES", 100)
+    monkeypatch.setattr(snapshots, "MAX_BYTES", 1000)
     with pytest.raises(UsageError, match=r"data/raw .*have git ignore"):
         snapshot(root, tmp_path / "repo")
     assert not (tmp_path / "repo").exists()
@@ -708,7 +714,7 @@ def test_whatever_a_trial_did_is_undone(open_place, damage, overlay):
             assert contents(other) == candidate(root, study.base, {})
             for path in (slot / "main.py", slot / "deep", slot):
                 assert not os.listxattr(path)
-                assert path == slot / "main.py" or path.stat().st_mtime == workspace.EPOCH_S
+                assert path == slot / "main.py" or path.stat().st_mtime == EPOCH_S
             await study.check(0, {})
             for left in ("elsewhere", "kept"):
                 path = study.place / left
@@ -790,7 +796,7 @@ def test_a_change_that_left_no_mark_at_all_is_seen_in_what_was_written_last(two)
         await two.check(0, {"main.py": "good"})
         slot._unsure.add(("", "main.py"))
         (slot.path / "main.py").write_text("evil")
-        slot._made[""]["main.py"] = (*workspace._mark((slot.path / "main.py").lstat()), slot._made[""]["main.py"][5])
+        slot._made[""]["main.py"] = (*mark_of((slot.path / "main.py").lstat()), slot._made[""]["main.py"][5])
         await two.check(0, {"main.py": "good"})
 
     asyncio.run(use())
@@ -802,13 +808,13 @@ def test_a_file_that_changed_is_newer_by_a_second_and_the_others_are_as_old_as_e
         for text in ("a", "b", "b", None, "a"):
             slot = await two.slots.open(0, {"main.py": text} if text else {})
             ages.append((slot / "main.py").stat().st_mtime)
-            assert (slot / "other.py").stat().st_mtime == workspace.EPOCH_S
+            assert (slot / "other.py").stat().st_mtime == EPOCH_S
         assert ages[0] < ages[1] == ages[2] < ages[3] < ages[4]
         assert {age % 1 for age in ages} == {0}
         await two.slots.close(0)
         slot = await two.slots.open(0, {})
         assert (slot / "main.py").stat().st_mtime > ages[4]
-        assert (await two.slots.open(1, {}) / "main.py").stat().st_mtime == workspace.EPOCH_S
+        assert (await two.slots.open(1, {}) / "main.py").stat().st_mtime == EPOCH_S
 
     asyncio.run(use())
 
@@ -989,14 +995,14 @@ def test_slots_have_one_controller(two):
 
 def test_a_lock_that_was_removed_while_it_was_taken_is_none(two, monkeypatch):
     asyncio.run(two.slots.close_all())
-    real, times = workspace._locked, iter(range(9))
+    real, times = places._locked, iter(range(9))
 
     def late(lock):
         if next(times) == 0:
             shutil.rmtree(two.place)
         return real(lock)
 
-    monkeypatch.setattr(workspace, "_locked", late)
+    monkeypatch.setattr(places, "_locked", late)
     slots = Slots(two.repo, two.base, two.place)
     with pytest.raises(StudyBusy):
         Slots(two.repo, two.base, two.place)
@@ -1023,7 +1029,8 @@ def test_a_slot_is_not_touched_until_its_lane_is_opened_again(two):
 KILLED = """
 import asyncio, itertools, sys
 from pathlib import Path
-from metaloop.adapters.workspace import Slots, opened
+from metaloop.adapters.workspace.slots import Slots
+from metaloop.adapters.workspace.snapshots import opened
 repo, place = map(Path, sys.argv[1:])
 async def main():
     slots = Slots(repo, opened(repo), place)
@@ -1069,7 +1076,7 @@ def test_a_controller_killed_in_the_middle_of_opening_leaves_nothing_that_the_ne
 def test_a_snapshot_that_was_interrupted_is_none(two, monkeypatch):
     repo = two.scratch / "second"
     write(two.scratch, {"second.half/HEAD": "x"})
-    monkeypatch.setattr(workspace, "_stream", lambda *_: iter([b"blob\nnonsense"]))
+    monkeypatch.setattr(snapshots, "_stream", lambda *_: iter([b"blob\nnonsense"]))
     with pytest.raises(UsageError, match="cannot take a snapshot"):
         snapshot(two.root, repo)
     assert not repo.exists()
@@ -1205,8 +1212,8 @@ def test_what_cannot_be_written_whole_is_not_written_at_all(two, monkeypatch, nt
 
         return call
 
-    monkeypatch.setattr(workspace, "_staged", failing(workspace._staged))
-    monkeypatch.setattr(workspace, "_swapped", failing(workspace._swapped))
+    monkeypatch.setattr(leaving, "_staged", failing(leaving._staged))
+    monkeypatch.setattr(leaving, "_swapped", failing(leaving._swapped))
     with pytest.raises(UsageError, match="nothing was changed: No space"):
         apply_to(two.root, two.base, {"main.py": "1", "deep/new": "2", "other.py": "3"})
     assert {path: told for path, told in whole(two.root).items() if path != str(two.root)} == before

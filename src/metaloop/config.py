@@ -39,7 +39,7 @@ from metaloop.values import digest
 if TYPE_CHECKING:
     from metaloop.adapters.candidates import Candidates
     from metaloop.adapters.models import Models
-    from metaloop.adapters.workspace import Base
+    from metaloop.adapters.workspace.base import Base
     from metaloop.studyfile import StudyFile
 
 
@@ -196,25 +196,25 @@ class _Code:
 
     def clear(self) -> None:
         """Removes what candidates have left."""
-        from metaloop.adapters.workspace import clear
+        from metaloop.adapters.workspace.places import clear
 
         clear(self.place)
 
 
 def _code(file: "StudyFile", study: Study, tell: Callable[[str], None]) -> _Code:
     """The base of a code study: taken when it begins, and the same from then on, whatever the user's folder is."""
-    from metaloop.adapters import workspace
     from metaloop.adapters.candidates import recorded
+    from metaloop.adapters.workspace.snapshots import opened, snapshot
 
     repo, place = file.folder / "base.git", slots(file.folder)
     if study.terms is not None:
-        base = workspace.opened(repo)
+        base = opened(repo)
         if base.tree != study.tree:
             raise Damaged(f"{repo}: expected the snapshot that the study began with, {study.tree}, found {base.tree}")
         return _Code(repo, base, place, None)
     if repo.exists():  # of a start that was killed before it was recorded
         shutil.rmtree(repo)
-    base = workspace.snapshot(file.workdir, repo, ignore=[file.folder.parent])
+    base = snapshot(file.workdir, repo, ignore=[file.folder.parent])
     based, left = recorded(repo, base, file.terms.contract)
     for path in left:
         tell(f"{path}: no text, or too long to be changed; it stays as it is")

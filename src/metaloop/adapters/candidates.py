@@ -6,7 +6,9 @@ import stat
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from metaloop.adapters.workspace import FILE, PROGRAM, Base, Slots, blob, contents, repository
+from metaloop.adapters.workspace.base import FILE, PROGRAM, Base
+from metaloop.adapters.workspace.git import blob, contents, repository
+from metaloop.adapters.workspace.slots import Slots
 from metaloop.edits.contract import Contract
 from metaloop.errors import UsageError
 from metaloop.events import Based
@@ -24,6 +26,11 @@ def recorded(repo: Path, base: Base, contract: Contract) -> tuple[Based, tuple[s
     """
     paths = [path for path, entry in base.files.items() if entry.mode in (FILE, PROGRAM) and contract.allows(path)]
     fits = [path for path in paths if base.files[path].size <= contract.most_file]
+    if (size := sum(base.files[path].size for path in fits)) > TOTAL:
+        found = f"{size / (1 << 20):.0f} MiB"
+        raise UsageError(
+            f"policy.mutable: expected files of {TOTAL >> 20} MiB in all at most, found {found}; name fewer"
+        )
     files, texts, left = dict[str, str](), dict[str, str](), sorted(set(paths) - set(fits))
     for path, data in zip(fits, contents(repo, [base.files[path].hash for path in fits]), strict=True):
         try:

@@ -59,16 +59,16 @@ def apply(
     if patch is not None:
         _write_patch(patch, difference(opened.study, Params({}), told.change))
         return 0
-    from metaloop.adapters import workspace
+    from metaloop.adapters.workspace import leaving, snapshots
 
     folder = opened.folder.absolute()
     root = into or folder.parent.parent / opened.study.the_terms.workdir
-    base = workspace.opened(folder / "base.git")
+    base = snapshots.opened(folder / "base.git")
     if branch is not None:
-        commit = workspace.export_branch(root, base, overlay, name=branch, message=_message(opened, told))
+        commit = leaving.export_branch(root, base, overlay, name=branch, message=_message(opened, told))
         tell(f"branch {clean(branch)}: {commit[:12]}, trial {told.number}; git diff HEAD..{clean(branch)} shows it")
     else:
-        for path in workspace.apply_to(root, base, overlay):
+        for path in leaving.apply_to(root, base, overlay):
             tell(f"written: {clean(path)}")
     if told.change.values:
         say(f"to be run with: {clean(' '.join(f'{k}={v}' for k, v in told.change.values.items()))}")

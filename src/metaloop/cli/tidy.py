@@ -7,9 +7,9 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from metaloop.adapters import workspace
 from metaloop.adapters.ledger import open_ledger
 from metaloop.adapters.ledger import restore as put_right
+from metaloop.adapters.workspace.places import sweep
 from metaloop.cli.find import Named, folder, studies
 from metaloop.cli.output import shown, tell, tell_json
 from metaloop.config import slots
@@ -36,7 +36,7 @@ def gc(
                     shutil.rmtree(path, ignore_errors=True)
         finally:
             ledger.close()
-    for place in [] if dry_run else workspace.sweep(slots(Path()).parent):
+    for place in [] if dry_run else sweep(slots(Path()).parent):
         freed[str(place)] = 0
     if json:
         tell_json({"dry_run": dry_run, "removed": freed, "bytes": sum(freed.values())})

@@ -1,0 +1,89 @@
+"""The slots of a study, by number of lane, under one lock."""
+
+import asyncio
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from metaloop.adapters.workspace.base import Base, laid_out, layout, linked, overlaid
+from metaloop.adapters.workspace.git import Objects
+from metaloop.adapters.workspace.places import hold, removed
+from metaloop.adapters.workspace.slot import Slot
+from metaloop.adapters.workspace.trash import Trash
+
+
+class Slots:
+    """The slots under `place`, by number of lane; one controller at a time.
+
+    Raises StudyBusy where another holds them. What a killed one left goes: its trash and half-made snapshot now, each
+    slot when its lane is opened. Until then a slot is not touched: a trial may still run in it.
+    """
+
+    def __init__(self, repo: Path, base: Base, place: Path) -> None:
+        self._base, self._layout, self._place = base, layout(base), place.absolute()
+        self._lock: int | None = hold(self._place)
+        self._objects, self._trash = Objects(repo), Trash(self._place / "trash")
+        self._slots: dict[int, Slot] = {}
+        self._links = dict(map(linked, base.linked.values()))
+        shutil.rmtree(repo.with_name(f"{repo.name}.half"), ignore_errors=True)
+        self._trash.empty()
+
+    async def open(self, lane: int, overlay: Mapping[str, str]) -> Path:
+        """The folder of the lane's slot, which now holds base and overlay and nothing else, whatever was done to it.
+
+        Files of the base have a constant modification time; one whose content is put right or changed gets one that is
+        newer, by a second at least, than all that this lane's slot was given before. All have one link and mode 644 or
+        755; folders have the constant time and mode 755. Raises UsageError for an overlay that no candidate may have,
+        ExecutorError where the slot cannot be made.
+        """
+        files = overlaid(self._base, self._layout, overlay)
+        slot = self._slot(lane)
+        await asyncio.to_thread(slot.open, laid_out(self._layout, files), self._links | dict(files.values()))
+        self._trash.empty()
+        return slot.path
+
+    async def adopt(self, lane: int, overlay: Mapping[str, str]) -> Path:
+        """Says what a slot held when a controller before us opened it: for `changed`. Nothing is touched."""
+        slot = self._slot(lane)
+        slot.held = laid_out(self._layout, overlaid(self._base, self._layout, overlay))
+        return slot.path
+
+    async def changed(self, lane: int, *, files: int = 1000, size: int = 16 << 20) -> dict[str, bytes | None]:
+        """The files of a slot that are not as `open` made them, with what they hold; None where one is gone.
+
+        Junk is left out: `JUNK`, caches, `*.pyc`. Modes do not count. No link is followed; a link or pipe that `open`
+        did not make is a UsageError, as are more than `files` changes or `size` bytes.
+        """
+        return await asyncio.to_thread(self._slot(lane).changed, set(self._base.linked), files, size)
+
+    async def close(self, lane: int) -> None:
+        """Removes a slot."""
+        if (slot := self._slots.pop(lane, None)) is not None:
+            await asyncio.to_thread(slot.remove)
+            self._trash.empty()
+
+    async def close_all(self, *, keep: bool = False) -> None:
+        """Lets go of all. Unless `keep` (trials may still run), the slots are removed, and the place with them.
+
+        Nothing may be opened after; to close twice is harmless.
+        """
+        slots, self._slots = self._slots, {}
+        for slot in () if keep else slots.values():
+            await asyncio.to_thread(slot.remove)
+        await asyncio.to_thread(self._end, keep)
+
+    def _end(self, keep: bool) -> None:
+        lock, self._lock = self._lock, None
+        if lock is None:
+            return
+        self._objects.close()
+        self._trash.close()
+        if not keep:
+            removed(self._place)
+        os.close(lock)
+
+    def _slot(self, lane: int) -> Slot:
+        if lane not in self._slots:
+            self._slots[lane] = Slot(self._place / str(lane), self._trash, self._objects.read)
+        return self._slots[lane]

@@ -1,0 +1,289 @@
+"""The base of a study: what the user's folder holds now, captured in a private repository, and read back from it.
+
+    REPO/         private bare repository of a study: the base, as the one commit of `refs/heads/base`
+    REPO.half/    one that is being made; left by a controller that was killed, removed by the next
+
+The user's folder is only read. Not covered: empty folders (git has none), extended attributes and ACLs of the user's
+files, the user's own ignore file (`core.excludesFile`).
+"""
+
+# A link's target is a text, kept to the letter.
+# ruff: noqa: PTH115
+
+import hashlib
+import json
+import os
+import shutil
+import stat
+import subprocess
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from metaloop.adapters.workspace.base import CACHES, FILE, JUNK, LINK, NEVER, PROGRAM, Base, Entry, parents
+from metaloop.adapters.workspace.files import FOLDER, content
+from metaloop.adapters.workspace.git import Git, GitSaidNo, checkout, first_line
+from metaloop.errors import Damaged, UsageError
+
+OUTPUTS = CACHES | {"build", "dist", "target", ".ipynb_checkpoints"}
+"""Names at the top that no slot has a link to: by them one trial would see another's."""
+
+MAX_FILES, MAX_BYTES = 200_000, 2 << 30
+"""Files that a snapshot holds at most, and bytes of them all."""
+
+LONG_S = 1800.0
+"""Seconds that git may take for as much as a snapshot may hold."""
+
+
+def snapshot(root: Path, repo: Path, *, ignore: Sequence[Path] = (), links: bool = True) -> Base:
+    """Captures the folder as it is on the disk now, in a new private repository, durably. The folder is only read.
+
+    In a git repository: what git tracks, and what is neither tracked nor ignored (by `.gitignore` files or the
+    repository's `info/exclude`); of submodules and nested repositories the same, as plain files. Elsewhere: every
+    regular file and link. Never: `.git`, `.metaloop`, sockets, pipes and devices, what is in `ignore`, and, unless git
+    tracks them, `__pycache__`, `.venv` and `node_modules`. With `links`, what git ignores at the top, `.venv` and
+    `node_modules` are in a slot as links to the originals (`Base.linked`), but for caches and build outputs
+    (`OUTPUTS`, `*.pyc`), by which one trial would see another's. A relative path in `ignore` begins at `root`.
+    """
+    root, repo = root.resolve(), repo.absolute()
+    if repo.exists():
+        raise UsageError(f"{repo}: expected no snapshot yet, found one; open it, or remove it to take another")
+    half = repo.with_name(f"{repo.name}.half")
+    shutil.rmtree(half, ignore_errors=True)
+    half.mkdir(parents=True, mode=0o700)
+    try:
+        _made(root, half, {os.path.relpath(path.resolve(), root) for path in (root / each for each in ignore)}, links)
+        half.rename(repo)
+        _synced(repo.parent)
+    except GitSaidNo as error:
+        raise UsageError(f"{root}: cannot take a snapshot: {error}") from error
+    except OSError as error:
+        raise UsageError(f"{root}: cannot take a snapshot: {error.strerror}: {error.filename!r}") from error
+    finally:
+        shutil.rmtree(half, ignore_errors=True)
+    return opened(repo)
+
+
+def opened(repo: Path) -> Base:
+    """The base that `snapshot` made, from its repository alone. Raises Damaged where that is not what was written."""
+    damage = f"{repo}: expected the snapshot of a study, found none that is whole"
+    try:
+        git = Git(repo)
+        commit = git("cat-file", "commit", "refs/heads/base")
+        name = hashlib.sha1(b"commit %d\0" % len(commit) + commit, usedforsecurity=False).hexdigest()
+        if git("rev-parse", "refs/heads/base").decode().strip() != name:
+            raise Damaged(f"{damage}: its commit was changed")
+        head, _, message = commit.partition(b"\n\n")
+        told = json.loads(message)
+        listed = git("ls-tree", "-r", "-l", "-z", "--full-tree", name)
+        files = dict(map(_entry, listed.split(b"\0")[:-1]))
+        return Base(head.split()[1].decode(), files, tuple(told["outside"]), told["linked"])
+    except GitSaidNo as error:
+        raise Damaged(f"{damage}: {error}") from error
+    except (ValueError, KeyError, IndexError, TypeError) as error:
+        raise Damaged(f"{damage}: {error!r}") from error
+
+
+def _synced(folder: Path) -> None:
+    fd = os.open(folder, FOLDER)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _entry(line: bytes) -> tuple[str, Entry]:
+    about, _, path = line.partition(b"\t")
+    mode, _, name, size = about.decode().split()
+    return os.fsdecode(path), Entry(mode, name, int(size))
+
+
+def _made(root: Path, half: Path, left_out: set[str], links: bool) -> None:
+    """Fills the new repository. One commit holds all: the tree, and in its message what a tree cannot say."""
+    Git(half)("init", "--quiet", "--bare", "--template=", "--initial-branch=base")
+    scratch = half / "scratch"
+    taken, ignored = _listed(root, scratch / "reading")
+    shutil.rmtree(scratch, ignore_errors=True)
+    found = _on_disk(root, (path for path in taken if not _is_left_out(path, left_out)))
+    _within_caps(root, found)
+    top = {path.partition("/")[0] for path in found}
+    linked = [name for name in ignored if links and name not in top and _may_link(root, name, left_out)]
+    told = {
+        "outside": [path for path, state in found.items() if _leads_out(root, path, state)],
+        "linked": {name: str(root / name) for name in linked},
+    }
+    _import(root, half, found, json.dumps(told).encode())
+
+
+def _is_left_out(path: str, left_out: set[str]) -> bool:
+    return (
+        not NEVER.isdisjoint(path.split("/")) or path in left_out or any(above in left_out for above in parents(path))
+    )
+
+
+def _may_link(root: Path, name: str, left_out: set[str]) -> bool:
+    inside = any(path == name or path.startswith(f"{name}/") for path in left_out)
+    caches = name in NEVER | OUTPUTS or name.endswith((".pyc", ".pyo"))
+    return not inside and not caches and (root / name).exists()
+
+
+def _listed(root: Path, scratch: Path) -> tuple[list[str], list[str]]:
+    """Files below a folder, by their names in it; and what is there at the top and ignored."""
+    if (found := checkout(root)) is not None:
+        git_dir, top = found
+        listed = _by_git(root, _reading(git_dir, scratch), top)
+        if listed[0] or root == top:
+            return listed  # otherwise all of the folder is ignored by a repository around it
+    return _walked(root)
+
+
+def _reading(git_dir: Path, scratch: Path) -> Path:
+    """A git directory with a copy of the user's index, and no object: git stamps even what it only reads."""
+    shutil.rmtree(scratch, ignore_errors=True)
+    common_file = git_dir / "commondir"
+    common = git_dir / common_file.read_text().strip() if common_file.exists() else git_dir
+    for folder in ("refs", "objects", "info"):
+        (scratch / folder).mkdir(parents=True)
+    (scratch / "HEAD").write_text("ref: refs/heads/base\n")
+    for copied in (git_dir / "index", *git_dir.glob("sharedindex.*"), common / "info/exclude"):
+        if copied.is_file():
+            where = "info/exclude" if copied.name == "exclude" else copied.name
+            shutil.copyfile(copied, scratch / where)
+    asked = ("config", f"--file={common / 'config'}", "--get", "extensions.objectFormat")
+    kind = Git(scratch)(*asked, ok=(0, 1)).decode().strip() or "sha1"
+    version = int(kind != "sha1")
+    extension = f"[extensions]\n\tobjectFormat = {kind}\n" if version else ""
+    (scratch / "config").write_text(f"[core]\n\trepositoryFormatVersion = {version}\n{extension}")
+    return scratch
+
+
+def _by_git(root: Path, reading: Path, top: Path) -> tuple[list[str], list[str]]:
+    git = Git(reading, work_tree=top)
+    listing = ("ls-files", "-z", "--others", "--exclude-standard")
+    index = reading / "index"
+    sparse = ("--sparse",) if index.exists() and b"sdir" in index.read_bytes() else ()  # it names folders, not files
+    listed, complaint = git.both(*listing, *sparse, "--cached", "-t", cwd=root)
+    if b"could not open directory" in complaint:
+        raise UsageError(f"{root}: {first_line(complaint)}; make it readable, or have git ignore it")
+    ignored = git(*listing, "--ignored", "--directory", "--no-empty-directory", cwd=root)
+    tops = {name.rstrip("/") for name in map(os.fsdecode, ignored.split(b"\0")[:-1])}
+    taken = []
+    for line in sorted(set(map(os.fsdecode, listed.split(b"\0")[:-1]))):
+        tag, path = line[0], line[2:].rstrip("/")
+        junk = next((place for place in (*reversed([*parents(path)]), path) if place.rpartition("/")[2] in JUNK), None)
+        if tag == "?" and junk is not None:
+            tops.add(junk)
+        elif (root / path).is_dir() and not (root / path).is_symlink():
+            taken += [f"{path}/{below}" for below in _nested(root / path, reading)]
+        else:
+            taken.append(path)
+    return taken, sorted(name for name in tops if "/" not in name)
+
+
+def _nested(folder: Path, scratch: Path) -> list[str]:
+    """The files of a submodule or of a repository within: by its own rules, where it has a repository."""
+    own = os.path.lexists(folder / ".git")
+    return (_listed(folder, scratch.with_name(f"{scratch.name}+")) if own else _walked(folder))[0]
+
+
+def _walked(root: Path) -> tuple[list[str], list[str]]:
+    found, waiting, junk = list[str](), [""], set[str]()
+    while waiting:
+        folder = waiting.pop()
+        with os.scandir(root / folder) as entries:
+            for entry in entries:
+                path = f"{folder}{entry.name}"
+                if entry.name in JUNK:
+                    junk.add(path)
+                elif entry.is_dir(follow_symlinks=False):
+                    waiting.append(f"{path}/")
+                else:
+                    found.append(path)
+    return sorted(found), sorted(name for name in junk if "/" not in name)
+
+
+def _on_disk(root: Path, paths: Iterable[str]) -> dict[str, os.stat_result]:
+    """The regular files and links among the paths. What is reached through a link is not below the folder."""
+    real = {"": True}
+
+    def is_real(folder: str) -> bool:
+        if folder not in real:
+            real[folder] = is_real(folder.rpartition("/")[0]) and _is_folder(root / folder)
+        return real[folder]
+
+    found = {}
+    for path in paths:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            if is_real(path.rpartition("/")[0]):
+                state = (root / path).lstat()
+                if stat.S_ISREG(state.st_mode) or stat.S_ISLNK(state.st_mode):
+                    found[path] = state
+    return found
+
+
+def _is_folder(path: Path) -> bool:
+    return stat.S_ISDIR(path.lstat().st_mode)
+
+
+def _within_caps(root: Path, found: Mapping[str, os.stat_result]) -> None:
+    size = sum(state.st_size for state in found.values())
+    if len(found) <= MAX_FILES and size <= MAX_BYTES:
+        return
+    files, bytes_ = Counter[str](), Counter[str]()
+    for path, state in found.items():
+        folder = "/".join(path.split("/")[:-1][:2]) or "."
+        files[folder] += 1
+        bytes_[folder] += state.st_size
+    most = files if len(found) > MAX_FILES else bytes_
+    largest = ", ".join(f"{name} ({files[name]} files, {bytes_[name] / 1e6:.0f} MB)" for name, _ in most.most_common(3))
+    raise UsageError(
+        f"{root}: expected at most {MAX_FILES} files and {MAX_BYTES / 1e9:.1f} GB to copy, found {len(found)} and "
+        f"{size / 1e9:.1f} GB; the largest folders: {largest}; have git ignore what is no code"
+    )
+
+
+def _leads_out(root: Path, path: str, state: os.stat_result) -> bool:
+    if not stat.S_ISLNK(state.st_mode):
+        return False
+    target = os.path.normpath(Path(path).parent / os.readlink(root / path))
+    climbs = target.startswith("/") or target.split("/")[0] == ".."
+    return climbs or not Path(os.path.realpath(root / path)).is_relative_to(root)
+
+
+def _import(root: Path, half: Path, found: Mapping[str, os.stat_result], message: bytes) -> None:
+    """All files into one pack, and the commit, by one process."""
+    with tempfile.TemporaryFile() as said:
+        argv = Git(half).argv("fast-import", "--quiet", "--done", "--date-format=raw")
+        process = subprocess.Popen(argv, env=Git(half).env, cwd="/", stdin=subprocess.PIPE, stdout=said, stderr=said)
+        try:
+            with suppress(BrokenPipeError):
+                assert process.stdin is not None
+                with process.stdin as out:
+                    for piece in _stream(root, found, message):
+                        out.write(piece)
+            code = process.wait(timeout=LONG_S)
+        finally:
+            process.kill()
+            process.wait()
+        if code != 0:
+            said.seek(0)
+            raise GitSaidNo(first_line(said.read()) or f"git fast-import ended with {code}")
+
+
+def _stream(root: Path, found: Mapping[str, os.stat_result], message: bytes) -> Iterator[bytes]:
+    lines = []
+    for number, (path, state) in enumerate(found.items(), start=1):
+        is_link = stat.S_ISLNK(state.st_mode)
+        data = os.fsencode(os.readlink(root / path)) if is_link else content(root / path)
+        mode = LINK if is_link else PROGRAM if state.st_mode & 0o100 else FILE
+        yield b"blob\nmark :%d\ndata %d\n%b\n" % (number, len(data), data)
+        lines.append(b"M %s :%d %b\n" % (mode.encode(), number, _quoted(os.fsencode(path))))
+    yield b"commit refs/heads/base\ncommitter metaloop <metaloop> 0 +0000\ndata %d\n%b\n" % (len(message), message)
+    yield from lines
+    yield b"done\n"
+
+
+def _quoted(path: bytes) -> bytes:
+    return b'"' + path.replace(b"\\", b"\\\\").replace(b'"', b'\\"').replace(b"\n", b"\\n") + b'"'
