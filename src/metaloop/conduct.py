@@ -109,7 +109,8 @@ def _asked(study: Study, round: Round, stage: Stage, state: Waiting) -> Event:
 def _proposals(study: Study, round: Round, proposals: Sequence[Proposal]) -> Iterator[Event]:
     """What was proposed, each as a trial with its first look, or as a refusal. Nothing at all ends the round."""
     if not proposals:
-        why = "nothing is left to try: every point of the space was proposed"
+        points = study.the_terms.space and not study.the_terms.mutable
+        why = "nothing is left to try" + (": every point of the space was proposed" if points else "")
         yield Decided(round.number, Decision((), None, why, leads=study.tally.leads))
     for slot, proposal in enumerate(proposals):
         number = study.number(round.role) + slot

@@ -90,7 +90,8 @@ def numbers(terms: Terms, bounds: Bounds, seen: Seen) -> Numbers | None:
     run_s = fmean(run.seconds for run in good)
     prepare_s = seen.prepare.seconds if isinstance(seen.prepare, Ran) else 0.0
     baseline_s = run_s * (1 + math.ceil((terms.baseline.repeats - 1) / bounds.lanes))
-    wanted = min(bounds.max_iterations, size(terms.space) or bounds.max_iterations)
+    points = None if terms.mutable else size(terms.space)
+    wanted = min(bounds.max_iterations, points or bounds.max_iterations)
     left = bounds.max_wall_time_s - prepare_s - baseline_s
     trials = max(0, min(wanted, math.floor(left / max(run_s, 1e-3)) * bounds.lanes))
     return Numbers(
@@ -217,8 +218,9 @@ def _measured(terms: Terms, seen: Seen, told: Numbers) -> Iterator[Finding]:
     yield from _noise(terms, told)
     yield from _time(terms, told)
     yield from _budget(terms, told)
-    yield from _sabotage(terms.objective, seen, told)
-    yield from _noop(terms.objective, seen, told)
+    if terms.space:  # they are points of it
+        yield from _sabotage(terms.objective, seen, told)
+        yield from _noop(terms.objective, seen, told)
 
 
 def _reported(seen: Seen) -> Iterator[Finding]:

@@ -122,6 +122,8 @@ def best(
             say(f"on the front: trial {r.trial}: {clean(values)} {clean(params_text(r.params))}")
         say(f"trial {incumbent.number}: {clean(incumbent.why)}")
         tell(clean(params_text(incumbent.change.values)))
+        if incumbent.change.files:
+            say(f"its code: metaloop diff {incumbent.number}, metaloop apply")
     return 0
 
 
