@@ -39,7 +39,9 @@ def apply(
     *,
     trial: Annotated[int | None, Parameter(help="Another trial than the best.")] = None,
     branch: Annotated[str | None, Parameter(help="A new branch, on top of what is committed now.")] = None,
-    patch: Annotated[Path | None, Parameter(help="A file for git apply; - for stdout.")] = None,
+    patch: Annotated[
+        Path | None, Parameter(allow_leading_hyphen=True, help="A file for git apply; - for stdout.")
+    ] = None,
     here: Annotated[bool, Parameter(negative="", help="Write the files into the working folder.")] = False,
     into: Annotated[Path | None, Parameter(help="The folder that the study is about, if it was moved.")] = None,
 ) -> int:

@@ -328,7 +328,7 @@ def run_one(
     /,
     *,
     params: Annotated[str | None, Parameter(help="JSON: a value for every parameter of the space.")] = None,
-    diff: Annotated[Path | None, Parameter(help="A patch of the files that may be changed; - for stdin.")] = None,
+    diff: Annotated[Path | None, Parameter(allow_leading_hyphen=True, help="A patch; - for stdin.")] = None,
     dir: Folder = None,
     json: Json = False,
 ) -> int:

@@ -19,6 +19,9 @@ from metaloop.values import Params, Proposal, Refused
 TURNS = 2
 """So often an agent is set to work in a round: once more, where what it did cannot be tried."""
 
+IDLE = "no file that may be changed was changed"
+"""What is said of a session that came to nothing."""
+
 _WHY = re.compile(r"^[\s*#>`]*WHY\s*:[\s*`]*(.+)$", re.IGNORECASE | re.MULTILINE)
 
 
@@ -34,10 +37,12 @@ class Written(msgspec.Struct, frozen=True):
 
 
 def agent() -> Propose:
-    """The proposal is what the agent did; what breaks the contract, or changes nothing, is told to it once more."""
+    """The proposal is what the agent did; what breaks the contract, or changes nothing, is told to it once more. Where
+    it changes nothing then either, and nothing went wrong, it has no more to propose.
+    """
 
     def propose(view: View) -> Flow[Sequence[Proposal]]:
-        best, said = view.leader, ""
+        best, said, idle = view.leader, "", False
         change = Params({}) if best is None else best.change
         last: Proposal | str = ""
         for _ in range(TURNS):
@@ -46,10 +51,13 @@ def agent() -> Propose:
             if reply.trouble or reply.text is None:
                 raise ProposerError(reply.problem or "the session gave nothing")
             last = _read(view, best, reply)
+            idle = last == IDLE or (isinstance(last, str) and last.startswith(f"{IDLE};"))
             if isinstance(last, Proposal) and last.refused is None:
                 return [last]
             problem = last if isinstance(last, str) else last.refused.reason if last.refused else ""
             said = f"# What was wrong with the last attempt\n\nIt was undone: {problem}"
+        if idle:
+            return ()
         if isinstance(last, Proposal):
             return [last]
         raise ProposerError(f"no session came to a change that can be tried, {TURNS} times; the last: {last}")
@@ -68,7 +76,7 @@ def brief(view: View, said: str) -> str:
         rule=rule(view),
         said=said,
         history=shown,
-        following=following(view, "", max(2000, len(shown) // 4)),
+        following=following(view, "", max(2000, len(shown) // 4), "Make the change now."),
     )
 
 
@@ -83,7 +91,7 @@ def _read(view: View, best: Trial | None, reply: Reply) -> Proposal | str:
     ours = {path: text for path, text in written.files.items() if path not in litter}
     if not ours:
         left = f"; new files that may not be changed do not count: {', '.join(litter[:5])}" if litter else ""
-        return f"no file that may be changed was changed{left}"
+        return IDLE + left
     after = {path: text for path, text in {**before, **ours}.items() if text is not None}
     found = _WHY.findall(written.printed)
     why = plain(found[-1], 500) if found else "no reason given"

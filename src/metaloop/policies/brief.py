@@ -33,6 +33,9 @@ ERRORS, LOGS, HINTS, PENDING = 5, 3, 5, 16
 DIGITS = 6
 """Significant digits of a number that is shown, where its domain has such a number."""
 
+ASK = "Answer with the JSON object."
+"""How the question ends, where parameters are chosen."""
+
 WORDS = {"crowned": "kept, the best then", "discarded": "no better", "provisional": "looks better, not proven"}
 """Verdicts, for who does not know ours."""
 
@@ -54,7 +57,7 @@ def brief(view: View, guide: str = "") -> tuple[Message, ...]:
     )
     shown = "\n\n".join(part for part in (source(view), history(view)) if part)
     room = max(800, (len(system) + len(shown)) // 4)
-    return Message("system", system), Message("user", f"{shown}\n\n{following(view, guide, room)}")
+    return Message("system", system), Message("user", f"{shown}\n\n{following(view, guide, room, ASK)}")
 
 
 def fill(template: str, **parts: str) -> str:
@@ -235,8 +238,8 @@ def short(value: Scalar, domain: Domain | None) -> Scalar:
 # ---- what is new -----------------------------------------------------------------------------------------------------
 
 
-def following(view: View, guide: str, room: int) -> str:
-    """What is new, and the question. `room`: characters at most of what programs printed."""
+def following(view: View, guide: str, room: int, ask: str) -> str:
+    """What is new, and the question, which `ask` ends. `room`: characters at most of what programs printed."""
     errors, logs = _errors(view, room * 2 // 3), _logs(view, room // 3)
     hints = [f"- {plain(hint.text, WHY)}" for hint in view.hints[-HINTS:]]
     others = (
@@ -253,6 +256,7 @@ def following(view: View, guide: str, room: int) -> str:
         noise=_noise(view),
         beside=others if view.beside else "",
         guide=guide,
+        ask=ask,
         number=str(view.index + 1),
         most=str(view.most),
     )

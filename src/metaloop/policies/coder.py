@@ -19,6 +19,9 @@ from metaloop.values import Params, Proposal, changed
 ROOM = 60_000
 """Characters of code that a prompt shows at most, over all files."""
 
+ASK = "Answer with the line `WHY:` and the change."
+"""How the question ends."""
+
 _WHY = re.compile(r"^[\s*#>`]*WHY\s*:[\s*`]*(.+)$", re.IGNORECASE | re.MULTILINE)
 
 
@@ -68,7 +71,7 @@ def messages(view: View) -> tuple[Message, ...]:
     )
     best = view.leader
     shown = f"{history(view)}\n\n{code_text(view, best)}"
-    return Message("system", system), Message("user", f"{shown}\n\n{following(view, '', len(shown) // 4)}")
+    return Message("system", system), Message("user", f"{shown}\n\n{following(view, '', len(shown) // 4, ASK)}")
 
 
 def contract_text(contract: Contract) -> str:
