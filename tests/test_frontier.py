@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from pydantic import ValidationError
 
 from metaloop.errors import Faults, UsageError
-from metaloop.events import Decided, Finished, Measured, Proposed, Refused, RunsAsked, Started
+from metaloop.events import Decided, Finished, Measured, Proposed, Refused, RoundOpened, RunsAsked, Started
 from metaloop.policies.frontier import (
     FITTING,
     STRATEGIES,
@@ -189,6 +189,13 @@ def test_a_task_that_nobody_does_above_the_floor_has_no_winner():
     assert set(wins(by_task(rows, "a", "b"), ParetoPerTask(), "max")) == {3, 9}
     assert set(wins(by_task(rows, "a", "b"), ParetoPerTask(task_floor=0.3), "max")) == {3}
     assert set(wins(by_task(rows, "a", "b"), ParetoPerTask(task_floor=0.9), "max")) == set()
+    down = ParetoPerTask(task_floor=0.9, directions={"b": "min"})  # where less is better there is no floor
+    assert wins(by_task(rows, "a", "b"), down, "max") == {3: 1}
+
+
+def test_what_is_no_number_wins_nothing():
+    rows = {3: (inf,), 5: (0.5,), 2: (nan,), 8: (0.6,), 9: (0.1,)}
+    assert wins(by_task(rows, "a"), ParetoPerTask(), "max") == {8: 1}
 
 
 def test_of_those_that_win_the_same_the_best_stays_then_the_first():
@@ -376,7 +383,7 @@ def test_leaves_are_those_without_a_kept_child():
     tree.trial(two, 0.1, kept=False)
     three = tree.trial(one, 0.8)
     assert tree.numbers(leaves_only=True) == [two, three]
-    assert parent(tree.open(), Argmax(leaves_only=True)).number == three
+    assert [trial.number for trial in pick(tree.open(), TopK(leaves_only=True), Random(0), 9)] == [three, two]
     assert pick(tree.open(), Argmax(), Random(0), among=[tree.study.trials[one]])[0].number == one
 
 
@@ -426,6 +433,18 @@ def test_a_round_sees_what_was_kept_when_it_began():
     assert tree.numbers() == [0, 2]
     again = fold(tree.entries)
     assert [trial.number for trial in frontier(again.view(again.open[early.round]))] == [0, 1]
+
+
+def test_what_its_proof_did_not_bear_out_is_kept_no_longer():
+    """By rounds that begin after it."""
+    tree = Tree()
+    tree.trial(0, 0.6, provisional=True)
+    early = tree.open()
+    number = tree.study.rounds + 1
+    tree.record(RoundOpened(number, "proof", tree.study.place, 1), Measured(number, (Score(0.4),)))
+    tree.record(Decided(number, Decision((), 0, "")))
+    assert tree.numbers() == [0]
+    assert [trial.number for trial in frontier(early)] == [0, 1]
 
 
 def test_a_round_throws_its_own_dice_and_always_the_same():
@@ -559,16 +578,19 @@ def test_edits_grow_from_what_the_strategy_picks():
     study = ended(lab({}, 12, "llm_diff", ScriptedModel(growing(asked)), frontier=UNIFORM))
     parents = [study.trials[number].proposal.parent for number in range(1, 13)]
     assert len(set(parents)) >= 3, parents
+    others = 0
     for number, text in enumerate(asked, 1):
         shown = int(re.search(r"as trial (\d+) has them", text)[1])
         assert shown == parents[number - 1]
         assert study.trials[shown].kept
         best = int(re.search(r"The best so far is trial (\d+)", text)[1])
+        others += shown != best
         assert ("That is not the best trial so far" in text) == (shown != best)
         code = {**BASE, **study.overlay(study.trials[shown].change)}["src/train.py"]
         assert code in text
         lines = study.changed_code(study.trials[number].change, study.trials[shown].change)
         assert lines == ("src/train.py +1 -1",)
+    assert others >= 3
 
 
 def test_a_reply_that_was_waited_for_stays_on_what_was_picked():
@@ -632,6 +654,8 @@ def test_a_study_file_names_a_strategy_and_the_terms_have_all_its_settings(tmp_p
         assert told_terms(tmp_path, written).terms.frontier == expected
     hybrid = told_terms(tmp_path, "softmax", "hybrid", params={"x": [1, 2]})
     assert parse(hybrid.terms.frontier) == Softmax()
+    leaves = told_terms(tmp_path, {"strategy": "argmax", "leaves_only": True}).terms.frontier
+    assert parse(leaves) == Argmax(leaves_only=True)
     ways = told_terms(tmp_path, {"strategy": "pareto_per_task", "directions": {"ms": "lower"}}).terms.frontier
     assert parse(ways) == ParetoPerTask(directions={"ms": "min"})
 
