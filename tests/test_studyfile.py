@@ -154,6 +154,7 @@ def test_every_key_has_an_effect(there: Path):
         "policy: {params: {x: [1, 2, 3]}, program_file: task.md}": lambda f: (f.program, f.notes),
         "policy: {params: {x: [1, 2, 3]}, llm_model: m}": lambda f: f.notes,
         "policy: {params: {x: [1, 2, 3]}, llm_timeout_s: 3}": lambda f: f.notes,
+        "policy: {params: {x: [1, 2, 3]}, frontier: softmax}": lambda f: f.notes,
         "evaluation: {baseline_repeats: 0}": lambda f: f.terms.baseline.repeats,
         "baseline: none": lambda f: f.terms.baseline.kind,
         "baseline: {params: {x: 1}}": lambda f: f.terms.baseline.params,

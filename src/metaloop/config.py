@@ -85,10 +85,10 @@ def named(policy: str, terms: Terms) -> Propose:
             stand_in = None if terms.fallback == "none" else named(terms.fallback, terms)
             return asked.llm(stand_in) if policy == "llm" else asked.guided(named("tpe", terms), "tpe", stand_in)
         case "llm_diff":
-            from metaloop.policies import coder
+            from metaloop.policies import coder, frontier
 
             stand_in = None if terms.fallback == "none" else named(terms.fallback, terms)
-            return coder.llm_diff(stand_in)
+            return coder.llm_diff(stand_in, frontier.parse(terms.frontier) if terms.frontier else None)
         case "hybrid":
             from metaloop.policies import coder
 

@@ -352,6 +352,8 @@ class Study:
         """Proofs since the search last proposed something."""
         self.front: list[int] = []
         """Kept trials that no other dominates, where several objectives make a front."""
+        self.dropped: dict[int, int] = {}
+        """Trials that were kept for looking better and are no longer, by number: since which place."""
         self.keys: dict[str, int] = {}
         self.tree = ""
         self.base: dict[str, str] = {}
@@ -736,6 +738,8 @@ def _decide(study: Study, event: Decided, place: int) -> None:
 def _settle(study: Study, round: Round, trial: Trial, decision: Decision, place: int) -> None:
     """A trial of a round that was decided. A proof decides one again that was settled before."""
     number, before = trial.number, study.tally
+    if trial.kept and number not in decision.kept:
+        study.dropped[number] = place
     trial.kept = number in decision.kept
     trial.crowned = decision.crowned is not None and number == decision.crowned != before.incumbent
     trial.provisional = number in decision.provisional
@@ -760,6 +764,7 @@ def _rank(study: Study, round: Round, decision: Decision, before: Tally, place: 
     for number in decision.left:
         if (trial := study.trials[number]).provisional:
             trial.kept = trial.provisional = False
+            study.dropped[trial.number] = place
             trial.why += f"; overtaken by trial {decision.crowned}"
     study.provisional = [n for n in (*study.provisional, *decision.provisional) if study.trials[n].provisional]
     if study.the_terms.several == "front":
@@ -849,6 +854,10 @@ class View:
     def settled(self) -> Iterator[Trial]:
         """Decided trials, by number; the baseline and failed ones among them."""
         return (t for t in self._before() if t.decided_at is not None and t.decided_at <= self._seen)
+
+    def keeps(self, trial: Trial) -> bool:
+        """Whether a settled trial is kept, as this round knows it: what it was dropped for may lie in its future."""
+        return trial.kept or self._study.dropped.get(trial.number, 0) > self._seen
 
     def pending(self) -> Iterator[tuple[int, Change]]:
         """Number and change of trials that were proposed before this round and whose outcome it may not know."""

@@ -26,7 +26,10 @@ class Baseline(Value, frozen=True):
 
 
 class Terms(Value, frozen=True):
-    """The identity of a study. Change one of these and it is another study; paths are relative to the study's file."""
+    """The identity of a study. Change one of these and it is another study; paths are relative to the study's file.
+
+    `frontier`: the strategy by which edits choose what they grow from, and its settings; empty: from what is best.
+    """
 
     name: str
     objective: Objective
@@ -61,6 +64,7 @@ class Terms(Value, frozen=True):
     mutable: tuple[str, ...] = ()
     required_calls: tuple[str, ...] = ()
     check: tuple[str, ...] = ()
+    frontier: dict[str, Scalar] = {}
 
     @property
     def contract(self) -> Contract:

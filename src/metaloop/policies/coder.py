@@ -12,6 +12,7 @@ from metaloop.flow import Flow, Message
 from metaloop.policies.asked import ask, unusable
 from metaloop.policies.brief import cut, fenced, fill, following, goal, history, plain, rule
 from metaloop.policies.code import edited
+from metaloop.policies.frontier import Strategy, parent
 from metaloop.roles import Propose
 from metaloop.study import Trial, View
 from metaloop.values import Params, Proposal, changed
@@ -25,26 +26,43 @@ ASK = "Answer with the line `WHY:` and the change."
 _WHY = re.compile(r"^[\s*#>`]*WHY\s*:[\s*`]*(.+)$", re.IGNORECASE | re.MULTILINE)
 
 
-def llm_diff(stand_in: Propose | None = None) -> Propose:
-    """A model changes the code of what is best. What still breaks the contract after its corrections is refused."""
+def llm_diff(stand_in: Propose | None = None, strategy: Strategy | None = None) -> Propose:
+    """A model changes the code of what is best; with a strategy, of what that picks from the frontier. What still
+    breaks the contract after its corrections is refused.
+    """
 
     def propose(view: View) -> Flow[Sequence[Proposal]]:
-        return (yield from ask(view, messages(view), None, _read, stand_in))
+        if strategy is None:
+            return (yield from ask(view, messages(view, view.leader), None, _on_the_best, stand_in))
+        picked = parent(view, strategy)
+
+        def read(view: View, reply: Reply, _: int) -> Proposal | str:
+            return _read(view, reply, [picked])
+
+        return (yield from ask(view, messages(view, picked), None, read, stand_in))
 
     return propose
 
 
-def _read(view: View, reply: Reply, ask: int) -> Proposal | str:
-    """The change in a reply, which may be one that has to be refused; or what is wrong with it, in words."""
+def _on_the_best(view: View, reply: Reply, ask: int) -> Proposal | str:
+    """On what is best by now; where that does not go, on what was best when it was asked for."""
+    newest = view.leader_at(ask)
+    return _read(view, reply, [newest] if newest is view.leader else [newest, view.leader])
+
+
+def _read(view: View, reply: Reply, parents: Sequence[Trial | None]) -> Proposal | str:
+    """The change in a reply, on the first of the parents where it can be made, and which may be one that has to be
+    refused; or what is wrong with it, in words.
+    """
     if problem := unusable(reply):
         return problem
     assert reply.text is not None
     why = _WHY.search(reply.text)
     told = plain(why[1], 500) if why else "no reason given"
-    newest = view.leader_at(ask)
-    made = _put(view, newest, reply, told)
-    if made.refused is not None and newest is not view.leader:
-        made = _put(view, view.leader, reply, told)
+    for best in parents:
+        made = _put(view, best, reply, told)
+        if made.refused is None:
+            break
     if made.refused is None and (tried := view.taken(made.change)) is not None:
         return f"trial {tried} had this very code, with these parameters; try another change"
     return made
@@ -60,8 +78,8 @@ def _put(view: View, best: Trial | None, reply: Reply, why: str) -> Proposal:
 # ---- what the model sees ---------------------------------------------------------------------------------------------
 
 
-def messages(view: View) -> tuple[Message, ...]:
-    """The task and the contract, then the code of what is best, then the trials and what is new."""
+def messages(view: View, grown: Trial | None) -> tuple[Message, ...]:
+    """The task and the contract, then the trials, the code of what is grown from, and what is new."""
     system = fill(
         view.texts["code"],
         goal=goal(view),
@@ -69,8 +87,7 @@ def messages(view: View) -> tuple[Message, ...]:
         contract=contract_text(view.terms.contract),
         rule=rule(view),
     )
-    best = view.leader
-    shown = f"{history(view)}\n\n{code_text(view, best)}"
+    shown = f"{history(view)}\n\n{code_text(view, grown)}"
     return Message("system", system), Message("user", f"{shown}\n\n{following(view, '', len(shown) // 4, ASK)}")
 
 
@@ -86,9 +103,9 @@ def contract_text(contract: Contract) -> str:
     return "\n".join(f"- {line}" for line in lines)
 
 
-def code_text(view: View, best: Trial | None) -> str:
-    """The files that may be changed, as the best candidate has them: all of them, or as many as there is room for."""
-    change = Params({}) if best is None else best.change
+def code_text(view: View, grown: Trial | None) -> str:
+    """The files that may be changed, as this trial has them: all of them, or as many as there is room for."""
+    change = Params({}) if grown is None else grown.change
     files = view.code(change)
     order = sorted(files, key=lambda path: (path not in change.files, len(files[path]), path))
     room, shown, left = ROOM, dict[str, str](), list[str]()
@@ -97,7 +114,11 @@ def code_text(view: View, best: Trial | None) -> str:
             shown[path], room = files[path], room - size
         else:
             left.append(f"- {plain(path, 200)}, {size} characters")
-    title = "# The files" + ("" if best is None else f", as trial {best.number} has them: your change is made to these")
+    title = "# The files" + (
+        "" if grown is None else f", as trial {grown.number} has them: your change is made to these"
+    )
+    if grown is not None and grown is not view.leader:
+        title += "\n\nThat is not the best trial so far: it was picked to grow from, so that others are tried too."
     parts = [title, *(fenced(plain(path, 200), shown[path]) for path in sorted(shown))]
     if left:
         parts.append("\n".join(["Too long to be shown:", *left[:50]]))

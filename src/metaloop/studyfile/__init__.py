@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from metaloop.errors import ConfigError, Faults
 from metaloop.studyfile import schema, yaml12
-from metaloop.studyfile.crosschecks import Checks, arms, asks
+from metaloop.studyfile.crosschecks import Checks, arms, asks, edits
 from metaloop.studyfile.schema import Document, Fault, RangeKeys, dotted, found
 from metaloop.studyfile.yaml12 import Node, Place, Unreadable
 from metaloop.terms import AgentSpec, Baseline, Bounds, Limits, ModelSpec, Terms
@@ -524,7 +524,17 @@ def _terms(document: Document, checks: Checks) -> Terms:
         ),
         required_calls=tuple(policy.required_calls),
         check=tuple(policy.check_cmd or ()),
+        frontier=_frontier(policy) if edits(policy) else {},
     )
+
+
+def _frontier(policy: schema.PolicyKeys) -> dict[str, Scalar]:
+    """The strategy and all its settings, however few were given."""
+    given = policy.frontier
+    if given is None:
+        return {}
+    keys = schema.FrontierKeys.model_validate({"strategy": given}) if isinstance(given, str) else given
+    return keys.settings()
 
 
 def _turns(policy: schema.PolicyKeys) -> dict[str, Scalar]:
@@ -685,6 +695,8 @@ def _notes(document: Document) -> Iterator[str]:
         yield from (f"policy.{key} changes nothing with policy.type: {policy.type}" for key in models)
     if "fallback" in given and not asks(policy):
         yield f"policy.fallback changes nothing with policy.type: {policy.type}"
+    if "frontier" in given and not edits(policy):
+        yield f"policy.frontier changes nothing with policy.type: {policy.type}"
     for role, model in _models(document).items():
         if model.key_env in target.env_allow:
             yield f"target.env_allow passes {model.key_env} to every trial, and it is the key of models.{role}"

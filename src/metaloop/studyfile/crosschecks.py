@@ -27,6 +27,11 @@ def asks(policy: schema.PolicyKeys) -> bool:
     return not {policy.type, *arms(policy)}.isdisjoint(ASKING)
 
 
+def edits(policy: schema.PolicyKeys) -> bool:
+    """Whether a model writes edits for this policy."""
+    return "llm_diff" in {policy.type, *arms(policy)}
+
+
 def arms(policy: schema.PolicyKeys) -> tuple[str, ...]:
     """Who proposes, where several do."""
     if policy.type == "hybrid":

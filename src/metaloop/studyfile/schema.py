@@ -436,6 +436,52 @@ class AgentKeys(Section):
     home: bool = Field(False, description="whether it has your HOME, where it may be logged in")
 
 
+SETTINGS: dict[str, dict[str, int | float]] = {
+    "argmax": {},
+    "top_k": {"k": 5},
+    "epsilon_greedy": {"epsilon": 0.1},
+    "softmax": {"temperature": 0.5, "k": 5},
+    "pareto_per_task": {"k": 5, "task_floor": 0.0},
+}
+"""The strategies of `policy.frontier`; their settings and what they are unless the file says otherwise."""
+StrategyName = Literal["argmax", "top_k", "epsilon_greedy", "softmax", "pareto_per_task"]
+
+
+class FrontierKeys(Section):
+    """Which of the kept trials edits grow from."""
+
+    strategy: StrategyName
+    k: Count | None = Field(None, description="of how many; 5 unless given")
+    epsilon: Annotated[float, Field(ge=0, le=1)] | None = Field(None, description="with epsilon_greedy; 0.1")
+    temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
+        None, description="with softmax, in units of the objective; 0.5"
+    )
+    task_floor: Annotated[float, Field(allow_inf_nan=False)] | None = Field(
+        None, description="with pareto_per_task: a task that nobody does above this has no winner; 0"
+    )
+    directions: dict[Label, DirectionKey] | None = Field(None, description="of tasks that get better another way")
+    leaves_only: bool = Field(False, description="never from a trial that has a kept child")
+
+    @model_validator(mode="after")
+    def _own(self) -> "FrontierKeys":
+        given = [name for name in FrontierKeys.model_fields if getattr(self, name) is not None]
+        if others := [name for name in given if name not in ("strategy", *self._has())]:
+            has = ", ".join(self._has())
+            raise ValueError(f"expected settings of {self.strategy} ({has}); found {', '.join(others)}; remove it")
+        return self
+
+    def _has(self) -> tuple[str, ...]:
+        ways = ("directions",) if self.strategy == "pareto_per_task" else ()
+        return (*SETTINGS[self.strategy], *ways, "leaves_only")
+
+    def settings(self) -> dict[str, Scalar]:
+        """All of them as a flat mapping."""
+        own = SETTINGS[self.strategy]
+        given = {name: getattr(self, name) for name in own if getattr(self, name) is not None}
+        ways = {f"directions.{task}": way for task, way in (self.directions or {}).items()}
+        return {"strategy": self.strategy, **own, **given, **ways, "leaves_only": self.leaves_only}
+
+
 class PolicyKeys(Section):
     type: Policy = Field(
         "random",
@@ -451,6 +497,15 @@ class PolicyKeys(Section):
     seed: Annotated[int, Field(ge=0, lt=1 << 63)] = Field(0, description="the same seed proposes the same")
     start: list[Point] = Field([], description="known points that are tried first")
     agent: AgentKeys | None = Field(None, description="with type agent: who changes the code")
+    frontier: (
+        Annotated[
+            Annotated[FrontierKeys, Tag("\0mapping")]
+            | Annotated[StrategyName, Tag("\0scalar")]
+            | Annotated[StrategyName, Tag("\0list")],
+            Discriminator(_kind),
+        ]
+        | None
+    ) = Field(None, description="with llm_diff: what edits grow from; a strategy's name, or it with its settings")
     patches: Text | None = Field(None, description="with type patches: a folder of patches, tried by name")
     check_cmd: Command | None = Field(None, description="run before a changed candidate: a failure is one of the build")
     required_calls: list[Text] = Field([], description="functions that mutable Python files have to go on calling")
@@ -620,6 +675,7 @@ NESTED: dict[str, type[BaseModel]] = {
     "target.basilica": BasilicaKeys,
     "policy": PolicyKeys,
     "policy.agent": AgentKeys,
+    "policy.frontier": FrontierKeys,
     "models.ROLE": ModelKeys,
     "models.ROLE.price": PriceKeys,
     "evaluation": EvaluationKeys,
@@ -743,6 +799,7 @@ REQUIRED: dict[str, str] = {
     "objective.metric": "add the exact name of the metric that the command prints",
     "objective.direction": "add direction: max, or direction: min",
     "target": "add target: {train_cmd: [python, train.py]}",
+    "policy.frontier.strategy": f"add strategy: NAME, one of {', '.join(SETTINGS)}",
     "target.train_cmd": "add the command of one trial, such as train_cmd: [python, train.py]",
 }
 
