@@ -368,7 +368,7 @@ def asking(file: "StudyFile") -> list[str]:
     lines = [] if file.bounds.agent is None else [_engaging(file.bounds.agent)]
     for role, spec in sorted(file.bounds.models.items()):
         spec = _resolved(spec)
-        usage = foreseen(texts(file), file.bounds.max_iterations, spec)
+        usage = foreseen(texts(file) | _shown(file), file.bounds.max_iterations, spec)
         money = "its price is not known" if usage.usd is None else f"${usage.usd:.3g}"
         about = (
             f"about {usage.tokens_in + usage.tokens_out:,} tokens for {file.bounds.max_iterations} proposals, {money}"
@@ -402,6 +402,16 @@ def texts(file: "StudyFile") -> dict[str, str]:
         if path is not None and path.is_file():
             told[name] = path.read_bytes()[:TEXT_BYTES].decode(errors="replace")
     return told | _patches(file)
+
+
+def _shown(file: "StudyFile") -> dict[str, str]:
+    """The code that a model will be shown, for an estimate: as much of it as a prompt has room for."""
+    from metaloop.policies.coder import ROOM
+
+    if "llm_diff" not in {file.terms.policy, *file.terms.arms}:
+        return {}
+    paths = (file.workdir / path for path in file.mutable)
+    return {"files": "".join(path.read_text(errors="replace") for path in paths if path.is_file())[:ROOM]}
 
 
 def _patches(file: "StudyFile") -> dict[str, str]:

@@ -35,11 +35,15 @@ def worst(prompt: Prompt, who: ModelSpec | None) -> Usage:
 
 def foreseen(texts: Mapping[str, str], trials: int, who: ModelSpec) -> Usage:
     """About what it will cost to ask for so many proposals: four characters a token, a line of 60 tokens for each trial
-    that is shown, 150 tokens of reply. Corrections, thinking, and what runs print are not in it.
+    that is shown, 150 tokens of reply; where `files` are to be changed, these, and 600 tokens. Corrections, thinking, and
+    what runs print are not in it.
     """
-    text = sum(min(len(texts.get(name, "")), 16_000) for name in ("propose", "next", "guided", "task", "source")) / 4
+    told = ("propose", "next", "guided", "task", "source")
+    text, reply = sum(min(len(texts.get(name, "")), 16_000) for name in told) / 4, 150
+    if "files" in texts:
+        text, reply = sum(len(texts.get(name, "")) for name in ("code", "next", "task", "files")) / 4, 600
     shown = sum(min(number, 37) for number in range(trials)) * 60
-    tokens_in, tokens_out = int(text * trials + shown), 150 * trials
+    tokens_in, tokens_out = int(text * trials + shown), reply * trials
     return Usage(0.0, tokens_in, tokens_out, who.usd(tokens_in, tokens_out))
 
 

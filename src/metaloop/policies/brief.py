@@ -134,7 +134,8 @@ def history(view: View) -> str:
     older = [trial for trial in decided if trial.number < first and trial.role != "baseline"]
     lines = [trial_text(view, trial) for trial in decided if trial.number >= first or trial.role == "baseline"]
     head = [summary(view, older)] if older else []
-    title = "# The trials so far\n\nnumber | parameters | what came of it | why it was tried\n"
+    changed = "what it changed" if view.terms.mutable else "parameters"
+    title = f"# The trials so far\n\nnumber | {changed} | what came of it | why it was tried\n"
     return "\n".join([title, *head, *lines]) if lines else "# The trials so far\n\nNone."
 
 
@@ -165,7 +166,11 @@ def what(view: View, trial: Trial) -> str:
         lines = ", ".join(view.changed_code(trial)) or "no change of code"
         told = f"{lines}, from trial {parent}" if parent is not None else lines
         return f"{told}, with {shortly(view, values)}" if values else told
-    return shortly(view, values) if values else "the program with its own defaults"
+    return shortly(view, values) if values else _defaults(view)
+
+
+def _defaults(view: View) -> str:
+    return "the program with its own defaults" if view.space else "the program as it is"
 
 
 def _reason(trial: Trial) -> str:
@@ -311,8 +316,10 @@ def _incumbent(view: View) -> str:
 
 def _named(view: View, trial: Trial) -> str:
     value = value_text(view, trial) if trial.score else ""
-    params = compact(trial.change.values) if trial.change.values else "the program with its own defaults"
-    return f"trial {trial.number}: {value} with {'its code and ' if trial.change.files else ''}{params}"
+    params = compact(trial.change.values) if trial.change.values else _defaults(view)
+    if trial.change.files:
+        return f"trial {trial.number}: {value}" + (f" with {params}" if trial.change.values else "")
+    return f"trial {trial.number}: {value} with {params}"
 
 
 def _under_way(view: View) -> str:
