@@ -35,8 +35,8 @@ def worst(prompt: Prompt, who: ModelSpec | None) -> Usage:
 
 def foreseen(texts: Mapping[str, str], trials: int, who: ModelSpec) -> Usage:
     """About what it will cost to ask for so many proposals: four characters a token, a line of 60 tokens for each trial
-    that is shown, 150 tokens of reply; where `files` are to be changed, these, and 600 tokens. Corrections, thinking, and
-    what runs print are not in it.
+    that is shown, 150 tokens of reply; where `files` are to be changed, these, and 600 of reply. Corrections, thinking,
+    and what runs print are not in it.
     """
     told = ("propose", "next", "guided", "task", "source")
     text, reply = sum(min(len(texts.get(name, "")), 16_000) for name in told) / 4, 150
