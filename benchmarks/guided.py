@@ -246,18 +246,6 @@ class Recorder:
         return reply
 
 
-class InOrder:
-    """`roles.Model`: what was recorded, in its order, whatever is asked: the replies decide which points are tried, and
-    they were given to the prompts as these were then.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._takes = iter(takes(path))
-
-    async def complete(self, _: Prompt) -> Reply:
-        return next(self._takes).reply
-
-
 # ---- the table -------------------------------------------------------------------------------------------------------
 
 
@@ -282,7 +270,7 @@ def table(folder: Path) -> None:
         tpe: list[float] = []
         for policy in ("random", "tpe", "guided"):
             paths = [folder / f"{name}-{seed}.jsonl" for seed in SEEDS]
-            models = [InOrder(path) if policy == "guided" else None for path in paths]
+            models = [RecordedModel(path, in_order=True) if policy == "guided" else None for path in paths]
             runs = [study(task(), policy, seed, model) for seed, model in zip(SEEDS, models, strict=True)]
             ends = [run.best[-1] for run in runs]
             tpe = ends if policy == "tpe" else tpe

@@ -414,6 +414,10 @@ def test_a_search_that_finds_nothing_is_told_what_is_nearest():
     )
     assert "line_40 = 41  # was forty" in text
     assert "40| line_40 = 40" in text
+    old = "".join(f"line_{n} = {n}\n" for n in range(10, 30)).replace("line_25 = 25", "line_25 = 52")
+    text = told(block(old, "y = 3\n"), "no_match", {"a.py": LONG}, Contract(("a.py",)))
+    assert "these 20, of which line 16 is the first that differs\n  line_25 = 52\n" in text
+    assert "25| line_25 = 25" in text
 
 
 @pytest.mark.parametrize(

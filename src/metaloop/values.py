@@ -228,7 +228,7 @@ def changed(values: dict[str, Scalar], files: dict[str, str]) -> Change:
     return Edit(values, files) if files else Params(values)
 
 
-class Proposal(Value, frozen=True):
+class Proposal(Value, frozen=True, omit_defaults=True):
     """A change, where it grew from, who made it and why. `fallback` says why somebody else than asked for made it.
 
     `texts`: contents of files, by digest, that the study did not have before. `refused`: that there is no change, and

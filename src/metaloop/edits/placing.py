@@ -363,10 +363,13 @@ class _Draft:
             at = text.find(sought, at + 1)
         return places
 
+    def _stands(self, line: str, at: int) -> bool:
+        """Whether the file has this line there, but for white space."""
+        return 0 <= at < len(self.lines) and self.lines[at].split() == line.split()
+
     def _nearest(self, old: Sequence[str]) -> str:
         """Words on a search that found nothing: what was sought, and the lines that are most like it."""
-        sought = "\n".join(f"  {quoted(line)}" for line in old[:4])
-        text = f"expected lines of the file, found none like these {len(old)}, which begin\n{sought}"
+        text = f"expected lines of the file, found none like these {len(old)}, "
         if not self.index:
             index: dict[str, list[int]] = defaultdict(list)
             for number, line in enumerate(self.lines):
@@ -379,11 +382,20 @@ class _Draft:
                 for number in (numbers := self.index.get(word, []))[:50]:
                     votes[number - place] += 1 + 100 // len(numbers)
         if not votes:
-            return f"{text}\nnor any that shares a word with them"
+            return f"{text}which begin\n{_sought(old)}\nnor any that shares a word with them"
         best = max(votes, key=lambda start: (votes[start], -start))
-        first, last = max(0, best), min(len(self.lines), max(1, best + min(len(old), 6)))
+        there = enumerate(old, best)
+        odd = next((at - best for at, line in there if not self._stands(line, at)), 0)
+        text += f"of which line {odd + 1} is the first that differs\n" if odd else "which begin\n"
+        text += _sought(old[odd:])
+        first = max(0, best + max(0, odd - 1))
+        last = min(len(self.lines), max(1, best + odd + min(len(old) - odd, 6)))
         shown = "\n".join(f"  {number + 1}| {quoted(self.lines[number])}" for number in range(first, last))
         return f"{text}\nnearest are\n{shown}"
+
+
+def _sought(lines: Sequence[str]) -> str:
+    return "\n".join(f"  {quoted(line)}" for line in lines[:4])
 
 
 def _split(text: str, crlf: bool) -> tuple[list[str], bool]:

@@ -385,6 +385,7 @@ def told(score: Score) -> str:
 
 def digits(a: float, b: float) -> tuple[str, str]:
     """Two numbers with as few digits as show them to differ."""
+    a, b = a + 0.0, b + 0.0  # there is one zero
     pairs: Iterator[tuple[str, str]] = ((f"{a:.{n}g}", f"{b:.{n}g}") for n in range(4, 18))
     return next(((x, y) for x, y in pairs if x != y or a == b), (repr(a), repr(b)))
 

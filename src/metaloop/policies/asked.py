@@ -98,9 +98,16 @@ it, for the model to mend.
 
 
 def ask(
-    view: View, messages: tuple[Message, ...], schema: dict[str, object] | None, read: Read, stand_in: Propose | None
+    view: View,
+    messages: tuple[Message, ...],
+    schema: dict[str, object] | None,
+    read: Read,
+    stand_in: Propose | None,
+    again: str = "",
 ) -> Flow[Sequence[Proposal]]:
-    """Asks until a reply can be run, as often as there are corrections. What has to be refused is so in the end."""
+    """Asks until a reply can be run, as often as there are corrections, which end with `again`. What has to be refused
+    is so in the end.
+    """
     last: Proposal | str = ""
     for turn in range(1 + CORRECTIONS):
         reply = yield Prompt(ROLE, messages, schema)
@@ -111,7 +118,7 @@ def ask(
         if isinstance(last, Proposal) and last.refused is None:
             return [last]
         told = reply.text if reply.text and reply.text.strip() else "(an empty reply)"
-        correction = fill(view.texts["correct"], problem=_problem(last))
+        correction = fill(view.texts["correct"], problem=_problem(last)) + again
         messages = (*messages, Message("assistant", cut(told, TOLD)), Message("user", correction))
     if isinstance(last, Proposal):
         return [last]

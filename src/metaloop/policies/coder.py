@@ -23,6 +23,9 @@ ROOM = 60_000
 ASK = "Answer with the line `WHY:` and the change."
 """How the question ends."""
 
+AGAIN = "\nSend the whole answer again: the line `WHY:` and every block."
+"""How a correction ends."""
+
 _WHY = re.compile(r"^[\s*#>`]*WHY\s*:[\s*`]*(.+)$", re.IGNORECASE | re.MULTILINE)
 
 
@@ -33,13 +36,13 @@ def llm_diff(stand_in: Propose | None = None, strategy: Strategy | None = None) 
 
     def propose(view: View) -> Flow[Sequence[Proposal]]:
         if strategy is None:
-            return (yield from ask(view, messages(view, view.leader), None, _on_the_best, stand_in))
+            return (yield from ask(view, messages(view, view.leader), None, _on_the_best, stand_in, AGAIN))
         picked = parent(view, strategy)
 
         def read(view: View, reply: Reply, _: int) -> Proposal | str:
             return _read(view, reply, [picked])
 
-        return (yield from ask(view, messages(view, picked), None, read, stand_in))
+        return (yield from ask(view, messages(view, picked), None, read, stand_in, AGAIN))
 
     return propose
 

@@ -242,6 +242,11 @@ class Checks:
         if not (policy.mutable or policy.mutable_file) and self.sound("policy.mutable", "policy.mutable_file"):
             message = "expected the files that may be changed, found none; add mutable: [src/train.py]"
             yield Fault(("policy", "mutable"), message)
+        controller = self.document.controller
+        for cap in ("max_cost_usd", "max_tokens"):
+            if "agent" in {policy.type, *several} and getattr(controller, cap) is not None:
+                message = "cannot hold: what an agent spends is not known; give its command a limit of its own"
+                yield Fault(("controller", cap), message)
         if "agent" in {policy.type, *several} and policy.agent is None and self.sound("policy.agent"):
             yield Fault(("policy", "agent"), "expected who changes the code, found none; add agent: {command: [...]}")
         if "patches" in {policy.type, *several} and self.sound("policy.patches"):

@@ -18,14 +18,21 @@ class RecordedModel:
 
     Prompts are known by their digest: role, messages and schema. What was recorded for one digest is played in its
     order, each once; a prompt that is not there, or not that often, gets a fatal reply that names the nearest one.
+    `in_order`: what was recorded is played in its order instead, whatever is asked: for replies that decide what is
+    tried, and were given to prompts as these were then.
     `redact` is applied to all text that is written; by default what looks like a key, and the value of every variable
     that is named like one, is blotted out. A cassette that is played is read once, at the start.
     """
 
     def __init__(
-        self, path: Path | str, model: Model | None = None, redact: Callable[[str], str] | None = None
+        self,
+        path: Path | str,
+        model: Model | None = None,
+        redact: Callable[[str], str] | None = None,
+        *,
+        in_order: bool = False,
     ) -> None:
-        self._path, self._model = Path(path), model
+        self._path, self._model, self._in_order = Path(path), model, in_order
         self._redact = secretless(os.environ) if redact is None else redact
         self._takes: list[Take] = [] if model else takes(self._path)
         self._played: Counter[str] = Counter()
@@ -43,6 +50,9 @@ class RecordedModel:
         return len(self._takes) - self._played.total()
 
     def _play(self, prompt: Prompt) -> Reply:
+        if self._in_order and self.left():
+            self._played["in order"] += 1
+            return self._takes[self._played.total() - 1].reply
         digest = prompt.digest()
         recorded = [take.reply for take in self._takes if take.prompt == digest]
         if self._played[digest] == len(recorded):
