@@ -33,7 +33,7 @@ from metaloop.policies.opening import opening
 from metaloop.policies.params import starting
 from metaloop.roles import Ledger, Propose, Thought, Watch
 from metaloop.study import Study, fold
-from metaloop.terms import AgentSpec, ModelSpec, Terms
+from metaloop.terms import PATCHES, AgentSpec, ModelSpec, Terms
 from metaloop.values import digest
 
 if TYPE_CHECKING:
@@ -416,8 +416,6 @@ def _shown(file: "StudyFile") -> dict[str, str]:
 
 def _patches(file: "StudyFile") -> dict[str, str]:
     """The patches that there are to try, by name. One that is too large is cut, and refused for that."""
-    from metaloop.policies.code import PATCHES
-
     if file.patches is None or "patches" not in {file.terms.policy, *file.terms.arms}:
         return {}
     paths = sorted(path for path in file.patches.iterdir() if path.suffix in (".patch", ".diff", ".txt", ".md"))

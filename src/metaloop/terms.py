@@ -9,6 +9,9 @@ from metaloop.values import Constraint, Objective, Scalar, Space, Value
 Order: TypeAlias = Literal["free", "strict"]
 
 
+PATCHES = "patch/"
+"""What the names of candidate patches begin with, among the texts of a session."""
+
 ASKING = ("llm", "guided", "llm_diff")
 """Policies that ask a model."""
 

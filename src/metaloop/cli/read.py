@@ -13,7 +13,6 @@ import msgspec
 from cyclopts import Parameter
 
 from metaloop.adapters.ledger import controller, integrity, read_ledger
-from metaloop.cli.code import difference
 from metaloop.cli.find import Named, Opened, folder, read
 from metaloop.cli.output import (
     COLOURS,
@@ -359,6 +358,8 @@ def _code_lines(study: Study, trial: Trial, most: int = 60) -> Iterator[str]:
     """The beginning of what it changed in its parent's code."""
     if not trial.change.files:
         return
+    from metaloop.cli.code import difference
+
     parent = trial.proposal.parent
     old = Params({}) if parent is None else study.trials[parent].change
     lines = difference(study, old, trial.change).splitlines()

@@ -7,10 +7,8 @@ from metaloop.edits.making import edit
 from metaloop.flow import Flow, conclude
 from metaloop.roles import Propose
 from metaloop.study import View
+from metaloop.terms import PATCHES
 from metaloop.values import Change, Params, Proposal, Refused, Scalar, changed, digest
-
-PATCHES = "patch/"
-"""What the names of candidate patches begin with, among the texts of a session."""
 
 
 def held(view: View, parent: Change, files: Mapping[str, str], values: dict[str, Scalar]) -> Change:
