@@ -137,15 +137,21 @@ def test_nothing_heavy_is_loaded_where_it_is_not_needed(tmp_path: Path) -> None:
         assert loaded(tmp_path, verb, *["1"][: verb == "show"]) & {*HEAVY, "pydantic", "asyncio"} == set(), verb
 
 
+def test_what_only_studies_of_code_use_is_loaded_by_no_other(tmp_path: Path) -> None:
+    """How edits are read takes longer to load than a whole start should."""
+    Workshop(tmp_path)
+    ours = {f"metaloop.{name}" for name in ("edits.making", "edits.diffs", "policies.code", "adapters.workspace.git")}
+    for argv in (("run", "study.yaml"), ("status",)):
+        assert loaded(tmp_path, *argv, whole=True) & ours == set()
+
+
 HEAVY = {"optuna", "numpy", "scipy", "sklearn", "ray", "rich", "http"}
 
 
-def loaded(folder: Path, *argv: str) -> set[str]:
-    """The modules that a command has loaded when it is done, without what is below them."""
-    probe = (
-        "import sys; from metaloop.cli import invoke; assert invoke(sys.argv[1:]) == 0\n"
-        "print(*{name.partition('.')[0] for name in sys.modules})"
-    )
+def loaded(folder: Path, *argv: str, whole: bool = False) -> set[str]:
+    """The modules that a command has loaded when it is done; unless `whole`, without what is below them."""
+    names = "sys.modules" if whole else "{name.partition('.')[0] for name in sys.modules}"
+    probe = f"import sys; from metaloop.cli import invoke; assert invoke(sys.argv[1:]) == 0\nprint(*{names})"
     done = subprocess.run([sys.executable, "-c", probe, *argv], cwd=folder, capture_output=True, text=True, check=True)
     return set(done.stdout.splitlines()[-1].split())
 
