@@ -480,3 +480,26 @@ def test_a_program_that_is_not_there_is_said_before_anything_begins(tmp_path: Pa
     assert done.code == 2
     assert "policy.agent.command" in done.err
     assert not (made.study / "ledger.sqlite").exists()
+
+
+@pytest.mark.parametrize("where", ["slot", "trash", "place", "brief", "clock"])
+def test_a_link_where_something_of_ours_was_leads_to_nothing_of_the_users(tmp_path: Path, where: str) -> None:
+    """A candidate puts it there, with a folder of the user's behind it: nothing is moved, written or deleted there."""
+    made = shop(tmp_path)
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (victim / "notes").write_text("mine")
+    moves = {
+        "slot": "p = os.getcwd(); os.rename(p, p + '.x'); os.symlink(V, p)",
+        "trash": "shutil.rmtree('../trash'); os.symlink(V, '../trash')",
+        "place": "p = os.path.dirname(os.getcwd()); os.rename(p, p + '.x'); os.symlink(V, p)",
+        "brief": "os.symlink(V + '/notes', '../65536.brief.md')",
+        "clock": "os.path.exists('../0.clock') and os.unlink('../0.clock'); os.symlink(V + '/notes', '../0.clock')",
+    }
+    deed = f"import os, shutil\nV = {str(victim)!r}\n{moves[where]}\nRATE = 0.2"
+    ideas(made, block("src/model.py", "RATE = 0.1", deed), *BETTER[1:2], *BETTER[5:])
+    before = state(victim), state(made.folder)
+    made.run(timeout=100)
+    assert (state(victim), state(made.folder)) == before
+    assert made.run(timeout=100).code in (0, 4)
+    assert (state(victim), state(made.folder)) == before

@@ -65,7 +65,9 @@ class Candidates:
         path = await self._slots.open(lane, overlay)
         self._paths[lane], self._overlays[lane] = path, overlay
         told = path.with_name(f"{path.name}.brief.md")
-        told.write_text(brief, encoding="utf-8", errors="replace")
+        told.unlink(missing_ok=True)  # whatever somebody put there
+        with told.open("x", encoding="utf-8", errors="replace") as file:
+            file.write(brief)
         await asyncio.to_thread(repository, path)
         return Bench(str(path), brief, str(told))
 

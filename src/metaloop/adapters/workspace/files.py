@@ -4,6 +4,7 @@
 # ruff: noqa: PTH101
 
 import os
+import stat
 from contextlib import suppress
 from pathlib import Path
 
@@ -31,6 +32,14 @@ def content(path: Path) -> bytes:
 def mark_of(state: os.stat_result) -> tuple[int, int, int, int, int]:
     """What changes whenever somebody touches a file: nobody can set its ctime back."""
     return state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_mode
+
+
+def is_folder(path: str | Path) -> bool:
+    """Whether it is a folder itself, and no link to one."""
+    try:
+        return stat.S_ISDIR(os.lstat(path).st_mode)
+    except OSError:
+        return False
 
 
 def own(path: str) -> None:

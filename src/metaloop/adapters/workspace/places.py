@@ -16,6 +16,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from metaloop.adapters.workspace.files import is_folder
 from metaloop.adapters.workspace.trash import Trash
 from metaloop.errors import StudyBusy, UsageError
 
@@ -31,7 +32,7 @@ def clear(place: Path) -> bool:
         lock = os.open(place / "lock", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return False  # not one of ours
-    ours = (place / "trash").is_dir()
+    ours = is_folder(place) and is_folder(place / "trash")
     free = ours and _locked(lock) and not _is_inhabited(place.resolve())
     if free:
         removed(place)
@@ -43,7 +44,10 @@ def hold(place: Path) -> int:
     """The lock of a place, which is made where it is missing. Who had it before may have removed the file meanwhile."""
     while True:
         try:
-            (place / "trash").mkdir(parents=True, exist_ok=True, mode=0o700)
+            for ours in (place, place / "trash"):
+                if ours.is_symlink():
+                    ours.unlink()  # somebody's: what is behind it is not ours
+                ours.mkdir(parents=True, exist_ok=True, mode=0o700)
             lock = os.open(place / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise UsageError(f"{place}: cannot keep slots here: {error.strerror}") from error
@@ -59,6 +63,9 @@ def hold(place: Path) -> int:
 def removed(place: Path) -> None:
     """The slots first, the lock last, so that nobody takes what is half gone for whole."""
     trash = Trash(place / "trash")
+    if not is_folder(place) or (trash.path.is_symlink() and not is_folder(trash.path)):
+        trash.close()
+        return  # somebody put a link in its place: what is behind it is not ours
     trash.path.mkdir(exist_ok=True)
     for child in place.iterdir():
         if child.name not in ("lock", "trash"):

@@ -4,7 +4,7 @@ Knows one folder and how it was made. Not covered: file systems that do not stam
 """
 
 # Paths are texts where there are thousands: a Path would cost more than the call.
-# ruff: noqa: PTH102, PTH104, PTH114, PTH115, PTH116, PTH208, PTH211
+# ruff: noqa: PTH102, PTH104, PTH114, PTH115, PTH208, PTH211
 
 import errno
 import os
@@ -105,9 +105,13 @@ class Slot:
         """The modification time for what is written now, in ns."""
         clock = f"{self.path}.clock"
         try:
-            seconds = int(os.stat(clock).st_mtime) + 1
+            state = os.lstat(clock)
+            if not stat.S_ISREG(state.st_mode):
+                self._trash.take(clock)
+                raise FileNotFoundError
+            seconds = int(state.st_mtime) + 1
         except FileNotFoundError:
-            os.close(os.open(clock, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            os.close(os.open(clock, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
             seconds = EPOCH_S
         stamp = min(max(seconds, EPOCH_S), 2 * EPOCH_S) * 10**9
         os.utime(clock, ns=(stamp, stamp))
@@ -119,7 +123,7 @@ class Slot:
         for folder in folders:
             wanted, above = layout[folder], folder.rpartition("/")[0]
             lost = folder != "" and above in found.missing
-            fd = None if lost else _entered(f"{self.path}/{folder}")
+            fd = None if lost else _entered(f"{self.path}/{folder}".rstrip("/"))  # a slash would follow a link
             if fd is None:
                 found.missing[folder] = None
                 found.absent(folder, wanted, wanted)

@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from metaloop.adapters.workspace.base import Base, laid_out, layout, linked, overlaid
+from metaloop.adapters.workspace.files import is_folder
 from metaloop.adapters.workspace.git import Objects
 from metaloop.adapters.workspace.places import hold, removed
 from metaloop.adapters.workspace.slot import Slot
 from metaloop.adapters.workspace.trash import Trash
+from metaloop.errors import ExecutorError
 
 
 class Slots:
@@ -23,6 +25,7 @@ class Slots:
     def __init__(self, repo: Path, base: Base, place: Path) -> None:
         self._base, self._layout, self._place = base, layout(base), place.absolute()
         self._lock: int | None = hold(self._place)
+        self._state = self._place.lstat()
         self._objects, self._trash = Objects(repo), Trash(self._place / "trash")
         self._slots: dict[int, Slot] = {}
         self._links = dict(map(linked, base.linked.values()))
@@ -39,6 +42,8 @@ class Slots:
         """
         files = overlaid(self._base, self._layout, overlay)
         slot = self._slot(lane)
+        if not self._is_ours():
+            raise ExecutorError(f"{self._place}: it was replaced while a trial ran; nothing in it is touched")
         await asyncio.to_thread(slot.open, laid_out(self._layout, files), self._links | dict(files.values()))
         self._trash.empty()
         return slot.path
@@ -69,6 +74,7 @@ class Slots:
         Nothing may be opened after; to close twice is harmless.
         """
         slots, self._slots = self._slots, {}
+        keep = keep or not self._is_ours()
         for slot in () if keep else slots.values():
             await asyncio.to_thread(slot.remove)
         await asyncio.to_thread(self._end, keep)
@@ -82,6 +88,18 @@ class Slots:
         if not keep:
             removed(self._place)
         os.close(lock)
+
+    def _is_ours(self) -> bool:
+        """Whether the place is still the folder that was made; a link that somebody put for the trash goes."""
+        try:
+            ours = os.path.samestat(self._place.lstat(), self._state)
+        except OSError:
+            return False
+        trash = self._place / "trash"
+        if ours and not is_folder(trash):
+            trash.unlink(missing_ok=True)
+            trash.mkdir(mode=0o700)
+        return ours
 
     def _slot(self, lane: int) -> Slot:
         if lane not in self._slots:

@@ -3,6 +3,7 @@
 # Paths are texts where there are thousands: a Path would cost more than the call.
 # ruff: noqa: PTH104, PTH106, PTH108, PTH208
 
+import errno
 import itertools
 import os
 import secrets
@@ -11,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
-from metaloop.adapters.workspace.files import own
+from metaloop.adapters.workspace.files import is_folder, own
 
 
 class Trash:
@@ -24,6 +25,9 @@ class Trash:
         self._emptying: Future[None] | None = None
 
     def take(self, path: str | Path) -> None:
+        """Moves it in. Raises OSError where it cannot be; NotADirectoryError where somebody put a link in our place."""
+        if not is_folder(self.path):
+            raise NotADirectoryError(errno.ENOTDIR, "it was replaced", str(self.path))
         place = f"{self.path}/{self._prefix}-{next(self._numbers)}"
         try:
             os.rename(path, place)
@@ -44,7 +48,7 @@ class Trash:
     def _empty(self) -> None:
         hopeless = set[str]()
         with suppress(OSError):
-            while left := [name for name in os.listdir(self.path) if name not in hopeless]:
+            while is_folder(self.path) and (left := [n for n in os.listdir(self.path) if n not in hopeless]):
                 for name in left:
                     if not self._gone(f"{self.path}/{name}"):
                         hopeless.add(name)
