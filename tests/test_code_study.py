@@ -503,3 +503,90 @@ def test_a_link_where_something_of_ours_was_leads_to_nothing_of_the_users(tmp_pa
     assert (state(victim), state(made.folder)) == before
     assert made.run(timeout=100).code in (0, 4)
     assert (state(victim), state(made.folder)) == before
+
+
+# ---- what once went wrong --------------------------------------------------------------------------------------------
+
+
+def test_a_candidate_that_no_directory_can_hold_fails_and_the_study_goes_on(tmp_path: Path) -> None:
+    """A new file behind a link: it cannot be made, is told, and stands in nobody's way."""
+    made = shop(tmp_path)
+    (made.folder / "src" / "up").symlink_to("..")
+    ideas(made, "```python src/up/x.py\nx = 1\n```\n", BETTER[0])
+    assert made.run().code == 0
+    rows = made.rows()
+    assert rows[1]["status"] == "failed"
+    assert "src/up" in rows[1]["reason"]
+    assert rows[2]["verdict"] == "crowned"
+    assert made("audit").code == 0
+    assert made.run().code == 0
+
+
+def test_frozen_files_that_git_ignores_are_watched_where_they_are(tmp_path: Path) -> None:
+    """Candidates have a link to them: who writes there ends the study."""
+    made = shop(tmp_path, frozen=["bench.py", "ignored/**"])
+    (made.folder / "ignored").mkdir()
+    (made.folder / "ignored/n").write_text("5")
+    ideas(made, block("src/model.py", "RATE = 0.1", "open('ignored/n', 'w').write('evil')\nRATE = 3"), BETTER[0])
+    done = made.run()
+    assert done.code == 2
+    assert "ignored/n: a frozen file was changed" in done.err
+
+
+def test_a_directory_that_went_away_under_a_run_condemns_nobody(tmp_path: Path) -> None:
+    """The run is lost, and made again."""
+    made = shop(tmp_path)
+    slow = FILES["bench.py"].replace("print(", "import os, time\nos.chdir('/')\ntime.sleep(1.5)\nprint(")
+    (made.folder / "bench.py").write_text(slow)
+    ideas(made, BETTER[0])
+    process = made.start("run", "study.yaml", "--max-iterations", "1")
+    until(lambda: (made.study / "ledger.sqlite").exists() and len(made.rows()) > 1, 30)
+    until(lambda: list(made.study.glob("trials/0001/*/train.out")), 30)
+    for place in (tmp_path / "cache/metaloop/slots").iterdir():
+        (place / "0").rename(place / "elsewhere")
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert made.rows()[1]["verdict"] == "crowned"
+    assert made.rows()[1]["attempts"] == 2
+
+
+def test_patches_are_each_tried_once_under_a_bandit_too(tmp_path: Path) -> None:
+    """`learned` puts its own name before theirs."""
+    made = shop(tmp_path, type="learned", arms=["random", "patches"], params={"x": {"low": 0.0, "high": 1.0}})
+    ideas(made, *BETTER[:2])
+    made.write(controller={"max_iterations": 6})
+    assert made.run().code == 0
+    by = [row["by"] for row in made.rows() if "patches" in row["by"]]
+    assert len(by) == len(set(by)) == 2
+
+
+def test_an_agents_litter_costs_nothing_and_what_it_deletes_is_a_refusal(tmp_path: Path) -> None:
+    """Binaries, links and a thousand files that nobody may make are left behind, unread."""
+    made = employing(tmp_path, "good", 1)
+    script = (tmp_path / "agent.py").read_text()
+    litter = (
+        "pathlib.Path('a.out').write_bytes(bytes(range(256)))\nos.symlink('/etc/passwd', 'lib.so')\n"
+        "os.mkdir('build')\n[pathlib.Path('build', f'{n}.o').write_bytes(b'\\xff') for n in range(1500)]\n"
+        "open(b'\\xff.txt', 'w').close()\n"
+    )
+    (tmp_path / "agent.py").write_text(script.replace("print('WHY", litter + "print('WHY"))
+    assert made.run().code == 0
+    assert made.rows()[1]["verdict"] == "crowned"
+
+    other = employing(tmp_path / "other", "good", 1)
+    path = tmp_path / "other" / "agent.py"
+    path.write_text(path.read_text().replace("print('WHY", "os.unlink('bench.py')\nprint('WHY"))
+    assert other.run().code == 4
+    assert other.rows()[1]["code"] == "deletion_blocked"
+
+
+def test_a_patch_that_is_no_utf8_is_said_to_be_none(tmp_path: Path) -> None:
+    """Nothing is replaced in silence."""
+    made = shop(tmp_path)
+    (tmp_path / "latin.patch").write_bytes(
+        b"--- a/src/model.py\n+++ b/src/model.py\n@@ -1 +1 @@\n-RATE = 0.1\n+# \xe9\n"
+    )
+    assert "expected UTF-8" in made("run-one", "study.yaml", "--diff", str(tmp_path / "latin.patch")).err
+    (tmp_path / "ideas" / "1.txt").write_bytes(b"\xff\xfe")
+    done = made.run()
+    assert (done.code, "expected UTF-8" in done.err) == (2, True)

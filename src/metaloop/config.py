@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from metaloop.adapters.candidates import Candidates
     from metaloop.adapters.models import Models
     from metaloop.adapters.workspace.base import Base
+    from metaloop.edits.contract import Contract
     from metaloop.studyfile import StudyFile
 
 
@@ -180,6 +181,12 @@ async def drive(
         ledger.close()
 
 
+def _watched(study: Study, code: "_Code | None") -> dict[str, str]:
+    """Frozen files that are watched where they are: those of which candidates have no copy."""
+    base = code.base.files if code else {}
+    return {path: content for path, content in study.the_terms.frozen.items() if path not in base}
+
+
 @dataclass(frozen=True)
 class _Code:
     """A code study's base: where it is, what it is, and what of it is recorded where it is new."""
@@ -187,12 +194,16 @@ class _Code:
     repo: Path
     base: "Base"
     place: Path
+    contract: "Contract"
     based: Based | None
 
     def candidates(self) -> "Candidates":
         from metaloop.adapters.candidates import Candidates
+        from metaloop.adapters.workspace.places import STUDY
 
-        return Candidates(self.repo, self.base, self.place)
+        made = Candidates(self.repo, self.base, self.place, self.contract)
+        (self.place / STUDY).write_text(str(self.repo.parent.absolute()), encoding="utf-8", errors="replace")
+        return made
 
     def clear(self) -> None:
         """Removes what candidates have left."""
@@ -211,14 +222,14 @@ def _code(file: "StudyFile", study: Study, tell: Callable[[str], None]) -> _Code
         base = opened(repo)
         if base.tree != study.tree:
             raise Damaged(f"{repo}: expected the snapshot that the study began with, {study.tree}, found {base.tree}")
-        return _Code(repo, base, place, None)
+        return _Code(repo, base, place, file.terms.contract, None)
     if repo.exists():  # of a start that was killed before it was recorded
         shutil.rmtree(repo)
     base = snapshot(file.workdir, repo, ignore=[file.folder.parent])
     based, left = recorded(repo, base, file.terms.contract)
     for path in left:
         tell(f"{path}: no text, or too long to be changed; it stays as it is")
-    return _Code(repo, base, place, based)
+    return _Code(repo, base, place, file.terms.contract, based)
 
 
 def slots(folder: Path) -> Path:
@@ -283,7 +294,7 @@ async def _run(
         model=model,
         workspace=None if code is None else code.candidates(),
         inbox=FileInbox(file.folder),
-        frozen=str if code else FrozenFiles(Path(where.cwd), study.the_terms.frozen).changed,
+        frozen=FrozenFiles(Path(where.cwd), _watched(study, code)).changed,
         observers=tuple(observers),
     )
     engine = Engine(study, thought, world)
@@ -419,8 +430,16 @@ def _patches(file: "StudyFile") -> dict[str, str]:
     if file.patches is None or "patches" not in {file.terms.policy, *file.terms.arms}:
         return {}
     paths = sorted(path for path in file.patches.iterdir() if path.suffix in (".patch", ".diff", ".txt", ".md"))
-    most = file.terms.contract.most + 1
-    return {PATCHES + path.name: path.read_bytes()[:most].decode(errors="replace") for path in paths if path.is_file()}
+    most, told = file.terms.contract.most + 1, dict[str, str]()
+    for path in filter(Path.is_file, paths):
+        data = path.read_bytes()[:most]
+        try:
+            told[PATCHES + os.fsencode(path.name).decode(errors="backslashreplace")] = data.decode()
+        except UnicodeDecodeError as error:
+            if error.start < most - 4:  # else a letter that was cut
+                raise UsageError(f"policy.patches: {path}: expected UTF-8, found what is none") from None
+            told[PATCHES + path.name] = data.decode(errors="replace")
+    return told
 
 
 def prompt_files() -> list[Path]:

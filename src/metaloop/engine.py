@@ -383,13 +383,19 @@ class Engine:
                 return
             inherited = False
             outcome = await self._follow(act, run.handle)
-        self._finish(act, run, outcome, await self._touched(act, lane))
+        self._finish(act, run, outcome, await self._amiss(act, lane))
 
     async def _start(self, act: StartRun, run: Run, lane: int) -> bool:
         """Blocked, recorded, released. False if we are told to stop before it is recorded: then it never ran."""
         self._check_frozen()
         world, attempt = self.world, run.attempt + 1
-        where = await self._place(act, lane)
+        try:
+            where = await self._place(act, lane)
+        except UsageError as error:  # no directory can hold this candidate
+            failed = Failed("build", str(error))
+            self._append(Started(act.trial, act.run, attempt, lane, ""), Finished(act.trial, act.run, attempt, failed))
+            self._bell.set()
+            return False
         wanted = job(self.study, act.trial, act.run, attempt=attempt, lane=lane, nonce=world.nonce(), where=where)
         handle = await world.executor.start(wanted)
         at = self.at
@@ -452,18 +458,21 @@ class Engine:
         if self.world.workspace is not None and act.trial != PREPARE:
             await self.world.workspace.adopt(lane, self.study.overlay(self.study.trials[act.trial].change))
 
-    async def _touched(self, act: StartRun, lane: int) -> str:
-        """What a run changed of the files that it was made of, where it did: then its score is not the candidate's."""
+    async def _amiss(self, act: StartRun, lane: int) -> Failed | None:
+        """Why a run's score is not the candidate's: it changed what it was made of, or nobody can tell any more."""
         study, workspace = self.study, self.world.workspace
         if workspace is None or act.trial == PREPARE:
-            return ""
+            return None
         frozen, own = study.the_terms.frozen, {*study.base, *study.trials[act.trial].change.files}
         touched = await workspace.touched(lane, {*frozen, *own})
-        if not touched:
-            return ""
-        return f"{touched[0]}: {'a frozen file' if touched[0] in frozen else 'the code'} was changed while it ran"
+        if touched is None:
+            return Failed("lost", "its directory is gone, so nobody can tell what was measured")
+        what = [
+            f"{path}: {'a frozen file' if path in frozen else 'the code'} was changed while it ran" for path in touched
+        ]
+        return Failed("cheating", what[0]) if what else None
 
-    def _finish(self, act: StartRun, run: Run, outcome: Outcome | Gone, touched: str) -> None:
+    def _finish(self, act: StartRun, run: Run, outcome: Outcome | Gone, amiss: Failed | None) -> None:
         self._check_frozen()
         stopped = self._stops.pop((act.trial, act.run), None)
         if isinstance(outcome, Gone):
@@ -474,8 +483,8 @@ class Engine:
         result = self.thought.read(outcome)
         if stopped and last.limit == "stopped":
             result = replace(stopped, seconds=sum(step.seconds for step in outcome.steps))
-        if touched and isinstance(result, Ran):
-            result = Failed("cheating", touched, result.seconds)
+        if amiss is not None and isinstance(result, Ran):
+            result = replace(amiss, seconds=result.seconds)
         self._facts.append(Finished(act.trial, act.run, run.attempt, result, last.exit, outcome.output))
 
     async def _stop(self, trial: int, run: int, why: Stopped | Pruned) -> None:

@@ -216,8 +216,8 @@ class Workspace(Protocol):
         """The same, where a trial runs in it that another controller began: nothing is touched."""
         ...
 
-    async def touched(self, lane: int, paths: Collection[str]) -> Sequence[str]:
-        """Those of `paths` that are not what they were when the directory was opened."""
+    async def touched(self, lane: int, paths: Collection[str]) -> Sequence[str] | None:
+        """Those of `paths` that are not what they were when the directory was opened; None where it is gone."""
         ...
 
     async def bench(self, lane: int, overlay: Mapping[str, str], brief: str) -> Bench:

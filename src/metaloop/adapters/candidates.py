@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from metaloop.adapters.workspace.base import FILE, PROGRAM, Base
+from metaloop.adapters.workspace.files import is_folder
 from metaloop.adapters.workspace.git import blob, contents, repository
 from metaloop.adapters.workspace.slots import Slots
 from metaloop.edits.contract import Contract
@@ -25,7 +26,7 @@ def recorded(repo: Path, base: Base, contract: Contract) -> tuple[Based, tuple[s
     Those stay as they are: an edit of one is refused as one of a file that is not there.
     """
     paths = [path for path, entry in base.files.items() if entry.mode in (FILE, PROGRAM) and contract.allows(path)]
-    fits = [path for path in paths if base.files[path].size <= contract.most_file]
+    fits = [path for path in paths if base.files[path].size <= contract.most_file and _is_text(path)]
     if (size := sum(base.files[path].size for path in fits)) > TOTAL:
         found = f"{size / (1 << 20):.0f} MiB"
         raise UsageError(
@@ -43,11 +44,20 @@ def recorded(repo: Path, base: Base, contract: Contract) -> tuple[Based, tuple[s
     return Based(base.tree, files, texts), tuple(left)
 
 
+def _is_text(path: str) -> bool:
+    """Whether a name can be written down."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 class Candidates:
     """`roles.Workspace` over the slots of one study."""
 
-    def __init__(self, repo: Path, base: Base, place: Path) -> None:
-        self._base, self._slots = base, Slots(repo, base, place)
+    def __init__(self, repo: Path, base: Base, place: Path, contract: Contract) -> None:
+        self._base, self._slots, self._contract = base, Slots(repo, base, place), contract
         self._paths, self._overlays = dict[int, Path](), dict[int, Mapping[str, str]]()
 
     async def open(self, lane: int, overlay: Mapping[str, str]) -> str:
@@ -58,7 +68,9 @@ class Candidates:
         self._paths[lane], self._overlays[lane] = await self._slots.adopt(lane, overlay), overlay
         return str(self._paths[lane])
 
-    async def touched(self, lane: int, paths: Collection[str]) -> Sequence[str]:
+    async def touched(self, lane: int, paths: Collection[str]) -> Sequence[str] | None:
+        if not is_folder(self._paths[lane]):
+            return None
         return [path for path in sorted(paths) if not self._as_it_was(lane, path)]
 
     async def bench(self, lane: int, overlay: Mapping[str, str], brief: str) -> Bench:
@@ -72,13 +84,20 @@ class Candidates:
         return Bench(str(path), brief, str(told))
 
     async def written(self, lane: int) -> tuple[Mapping[str, str | None], Sequence[str]]:
-        files = dict[str, str | None]()
-        for path, data in (await self._slots.changed(lane)).items():
+        files, new = dict[str, str | None](), list[str]()
+        for path, data in (await self._slots.changed(lane, unread=self._is_no_candidates)).items():
+            name = path.encode(errors="backslashreplace").decode()
             try:
-                files[path] = None if data is None else data.decode()
+                files[name] = None if data is None else data.decode()
             except UnicodeDecodeError:
-                raise UsageError(f"{path}: expected text, found what is none") from None
-        return files, [path for path in files if path not in self._base.files and path not in self._overlays[lane]]
+                raise UsageError(f"{name}: expected text, found what is none") from None
+            if path not in self._base.files and path not in self._overlays[lane]:
+                new.append(name)
+        return files, new
+
+    def _is_no_candidates(self, path: str) -> bool:
+        """Whether no candidate may have changed it: then what is in it is of no interest."""
+        return not (_is_text(path) and self._contract.allows(path))
 
     async def close(self) -> None:
         await self._slots.close_all()

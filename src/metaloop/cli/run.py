@@ -353,9 +353,15 @@ def _patch_text(study: StudyFile, path: Path | None) -> str:
         return ""
     try:
         with sys.stdin.buffer if str(path) == "-" else path.open("rb") as file:
-            return file.read(study.terms.contract.most + 1).decode(errors="replace") or "\n"
+            data = file.read(study.terms.contract.most + 1)
     except OSError as error:
         raise UsageError(f"--diff: {path}: {error.strerror}") from None
+    try:
+        return data.decode() or "\n"
+    except UnicodeDecodeError as error:
+        if error.start < study.terms.contract.most - 3:  # else a letter that was cut, of a patch that is too large
+            raise UsageError(f"--diff: {path}: expected UTF-8, found what is none") from None
+        return data.decode(errors="replace")
 
 
 def _point(file: StudyFile, text: str) -> dict[str, Scalar]:

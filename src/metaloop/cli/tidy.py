@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from metaloop.adapters.ledger import open_ledger
 from metaloop.adapters.ledger import restore as put_right
-from metaloop.adapters.workspace.places import sweep
+from metaloop.adapters.workspace.places import clear, sweep
 from metaloop.cli.find import Named, folder, studies
 from metaloop.cli.output import shown, tell, tell_json
 from metaloop.config import slots
@@ -34,6 +34,8 @@ def gc(
                 freed[str(path)] = _size(path)
                 if not dry_run:
                     shutil.rmtree(path, ignore_errors=True)
+            if not dry_run and fold(ledger.read()).closed is not None:
+                clear(slots(where))
         finally:
             ledger.close()
     for place in [] if dry_run else sweep(slots(Path()).parent):

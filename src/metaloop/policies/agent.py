@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from metaloop.edits.contract import Broken
 from metaloop.edits.judged import judge
 from metaloop.errors import ProposerError
 from metaloop.events import Reply
@@ -93,11 +94,18 @@ def _read(view: View, best: Trial | None, reply: Reply) -> Proposal | str:
         left = f"; new files that may not be changed do not count: {', '.join(litter[:5])}" if litter else ""
         return IDLE + left
     after = {path: text for path, text in {**before, **ours}.items() if text is not None}
+    gone = [path for path, text in ours.items() if text is None]
     found = _WHY.findall(written.printed)
     why = plain(found[-1], 500) if found else "no reason given"
     notes = [f"left out: {', '.join(litter[:5])}"] if litter else []
     by = f"agent: {plain(reply.model, 80)}"
-    if broken := judge(before, after, view.terms.contract):
+    if gone:
+        broken: Broken | None = Broken(
+            "deletion_blocked", f"expected files to stay, found deleted: {', '.join(gone[:5])}"
+        )
+    else:
+        broken = judge(before, after, view.terms.contract)
+    if broken:
         return Proposal(parent, by, why, number, refused=Refused(broken.code, broken.text))
     changed = {path: text for path, text in after.items() if before.get(path) != text}
     made = proposed(view, changed, by, "; ".join([why, *notes]), parent, number, dict(parent.values))

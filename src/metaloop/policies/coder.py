@@ -155,8 +155,10 @@ def hybrid(parameters: Propose, edits: Propose, edit_arm: str, turns: Turns) -> 
             return proposals
         best = view.leader
         files = {} if best is None else best.change.files
-        proposals = yield from parameters(view)
-        return [_on(proposal, files) for proposal in proposals]
+        proposals = [_on(proposal, files) for proposal in (yield from parameters(view))]
+        if any(view.tried(proposal.change) is None for proposal in proposals):
+            return proposals
+        return (yield from edits(view))  # on this code, nothing is left of the space
 
     return propose
 

@@ -135,7 +135,7 @@ class MemoryWorkspace:
 
     adopt = open
 
-    async def touched(self, lane: int, paths: Collection[str]) -> Sequence[str]:  # noqa: ARG002 - any lane
+    async def touched(self, lane: int, paths: Collection[str]) -> Sequence[str] | None:  # noqa: ARG002 - any lane
         return [path for path in self._touched if path in paths]
 
     async def bench(self, lane: int, overlay: Mapping[str, str], brief: str) -> Bench:

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from metaloop.errors import Damaged, UsageError
+from metaloop.errors import Damaged, ExecutorError, UsageError
 
 PATIENCE_S = 60.0
 """Seconds that git may take for one answer."""
@@ -221,6 +221,13 @@ class _Gone(Exception):
 
 def repository(folder: Path) -> None:
     """Makes a folder a git repository with one commit of all that is in it, for tools that want one."""
+    try:
+        _committed(folder)
+    except GitSaidNo as error:
+        raise ExecutorError(f"{folder}: cannot make a repository for the agent: {error}") from error
+
+
+def _committed(folder: Path) -> None:
     git = Git(folder / ".git", work_tree=folder)
     git("init", "--quiet", "--template=", "--initial-branch=main", cwd=folder)
     git.sign("metaloop <metaloop>")

@@ -1,6 +1,7 @@
 """The place of a study's slots: who holds it, and how it goes when nobody does.
 
 PLACE/               the slots of a study, outside of the user's checkout
+    study            the folder of the study, in words
     lock             held by flock while a controller uses them
     LANE/            a slot: the working directory of a trial
     LANE.old/        a folder of it that is being sifted
@@ -20,10 +21,22 @@ from metaloop.adapters.workspace.files import is_folder
 from metaloop.adapters.workspace.trash import Trash
 from metaloop.errors import StudyBusy, UsageError
 
+STUDY = "study"
+"""The file that says whose place it is."""
+
 
 def sweep(place_root: Path) -> list[Path]:
-    """Clears the places under a folder; says which."""
-    return [place for place in sorted(place_root.iterdir()) if clear(place)] if place_root.is_dir() else []
+    """Clears the places under a folder whose study is gone; says which. One that is there clears its own."""
+    places = sorted(place_root.iterdir()) if place_root.is_dir() else []
+    return [place for place in places if not _is_known(place) and clear(place)]
+
+
+def _is_known(place: Path) -> bool:
+    """Whether the study that a place says it belongs to is still there."""
+    try:
+        return Path((place / STUDY).read_text(encoding="utf-8")).is_dir()
+    except (OSError, ValueError):
+        return False
 
 
 def clear(place: Path) -> bool:

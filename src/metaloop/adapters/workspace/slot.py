@@ -24,6 +24,9 @@ from metaloop.errors import ExecutorError, UsageError
 EPOCH_S = 1_000_000_000
 """Modification time of a base's files, in s since 1970: in 2001, before anything that a trial makes."""
 
+UNREAD = 1000
+"""Names of new files at most that are told without being read."""
+
 FLOOD = 100
 """Entries of a folder that have to go: with more of them, moving the rest out of it is quicker."""
 
@@ -199,19 +202,21 @@ class Slot:
                     self._unsure.add((folder, name))
         self._trash.take(old)
 
-    def changed(self, linked: Collection[str], files: int, size: int) -> dict[str, bytes | None]:
+    def changed(
+        self, linked: Collection[str], files: int, size: int, unread: Callable[[str], bool]
+    ) -> dict[str, bytes | None]:
         with self._busy:
             if self.held is None:
                 raise UsageError(f"{self.path}: expected a slot that was opened, found one that was not")
             try:
-                return dict(self._differences(self.held, linked, files, size))
+                return dict(self._differences(self.held, linked, files, size, unread))
             except OSError as error:
                 raise UsageError(f"{error.filename!r}: cannot read what was changed: {error.strerror}") from error
 
     def _differences(
-        self, held: Layout, linked: Collection[str], files: int, size: int
+        self, held: Layout, linked: Collection[str], files: int, size: int, unread: Callable[[str], bool]
     ) -> Iterator[tuple[str, bytes | None]]:
-        waiting, same = [""], set[str]()
+        waiting, same, litter = [""], set[str](), 0
         while waiting:
             folder = waiting.pop()
             for at in sorted(os.scandir(self.path / folder), key=lambda at: at.name):
@@ -222,8 +227,13 @@ class Slot:
                     waiting.append(path)
                     continue
                 want = held.get(folder, {}).get(at.name)
-                data = self._told(path, at.stat(follow_symlinks=False), want, size)
                 same.add(path)
+                if unread(path):
+                    litter += want is None
+                    if (want is None and litter <= UNREAD) or (want and self._is_other(path, at, want)):
+                        yield path, b""
+                    continue
+                data = self._told(path, at.stat(follow_symlinks=False), want, size)
                 if data is not None:
                     files, size = files - 1, size - len(data)
                     yield path, data
@@ -239,6 +249,13 @@ class Slot:
                     and not any(map(_is_junk, path.split("/")))
                 ):
                     yield path, None
+
+    def _is_other(self, path: str, at: "os.DirEntry[str]", want: Entry) -> bool:
+        """Whether something stands there that is not what was made."""
+        state = at.stat(follow_symlinks=False)
+        if stat.S_ISLNK(state.st_mode) != (want.mode == LINK) or not (want.mode == LINK or stat.S_ISREG(state.st_mode)):
+            return True
+        return blob(_held(self.path / path, want)) != want.hash
 
     def _told(self, path: str, state: os.stat_result, want: Entry | None, size: int) -> bytes | None:
         """What a file holds; None where that is what it held. Raises UsageError for what is none, or too large."""

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from metaloop.adapters.workspace.base import Base, laid_out, layout, linked, overlaid
@@ -54,13 +54,16 @@ class Slots:
         slot.held = laid_out(self._layout, overlaid(self._base, self._layout, overlay))
         return slot.path
 
-    async def changed(self, lane: int, *, files: int = 1000, size: int = 16 << 20) -> dict[str, bytes | None]:
+    async def changed(
+        self, lane: int, *, files: int = 1000, size: int = 16 << 20, unread: Callable[[str], bool] = lambda _: False
+    ) -> dict[str, bytes | None]:
         """The files of a slot that are not as `open` made them, with what they hold; None where one is gone.
 
         Junk is left out: `JUNK`, caches, `*.pyc`. Modes do not count. No link is followed; a link or pipe that `open`
-        did not make is a UsageError, as are more than `files` changes or `size` bytes.
+        did not make is a UsageError, as are more than `files` changes or `size` bytes. Of what is `unread` only that it
+        changed is told, with nothing for its content, and none of this counts; of new ones the first 1,000.
         """
-        return await asyncio.to_thread(self._slot(lane).changed, set(self._base.linked), files, size)
+        return await asyncio.to_thread(self._slot(lane).changed, set(self._base.linked), files, size, unread)
 
     async def close(self, lane: int) -> None:
         """Removes a slot."""
