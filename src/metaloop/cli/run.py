@@ -351,6 +351,8 @@ def _patch_text(study: StudyFile, path: Path | None) -> str:
     """What is in a patch file; of one that is too large, enough to be refused for that. Empty without a file."""
     if path is None:
         return ""
+    if str(path) == "-" and sys.stdin is None:
+        raise UsageError("--diff -: expected a patch on stdin, found it closed")
     try:
         with sys.stdin.buffer if str(path) == "-" else path.open("rb") as file:
             data = file.read(study.terms.contract.most + 1)

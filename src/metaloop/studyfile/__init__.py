@@ -700,7 +700,7 @@ def _notes(document: Document) -> Iterator[str]:
     for role, model in _models(document).items():
         if model.key_env in target.env_allow:
             yield f"target.env_allow passes {model.key_env} to every trial, and it is the key of models.{role}"
-    if "program_file" in given and not asks(policy):
+    if "program_file" in given and not asks(policy) and "agent" not in {policy.type, *arms(policy)}:
         yield f"policy.program_file changes nothing with policy.type: {policy.type}"
     if "agent" in given and "agent" not in {policy.type, *arms(policy)}:
         yield f"policy.agent changes nothing with policy.type: {policy.type}"
