@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -590,3 +591,23 @@ def test_a_patch_that_is_no_utf8_is_said_to_be_none(tmp_path: Path) -> None:
     (tmp_path / "ideas" / "1.txt").write_bytes(b"\xff\xfe")
     done = made.run()
     assert (done.code, "expected UTF-8" in done.err) == (2, True)
+
+
+def test_what_is_prepared_reaches_candidates_where_git_ignores_it(tmp_path: Path) -> None:
+    """Also in a copy of the project: the links lead to its own data."""
+    made = shop(tmp_path)
+    text = FILES["bench.py"].replace("print", "other.SCALE = float(open('ignored/n').read())\nprint")
+    (made.folder / "bench.py").write_text(text)
+    made.write(target={"prepare_cmd": ["sh", "-c", "mkdir -p ignored && echo 2 > ignored/n"],
+                       "train_cmd": [sys.executable, "bench.py"]})  # fmt: skip
+    ideas(made, *BETTER[:1], block("src/model.py", "STEPS = 1", "STEPS = 2"))
+    assert made.run("--max-iterations", "1").code == 0
+    assert [row["value"] for row in made.rows()] == pytest.approx([0.2, 0.4])
+    copy = tmp_path / "copy"
+    shutil.copytree(made.folder, copy / "project", symlinks=True)
+    shutil.copytree(tmp_path / "ideas", copy / "ideas")
+    (copy / "project/ignored/n").write_text("5")
+    other = Workshop(copy / "project", "", made.keys)
+    other.env = made.env
+    assert other.run("--max-iterations", "2").code == 0
+    assert other.rows()[2]["value"] == pytest.approx(2.0)

@@ -195,15 +195,13 @@ class _Code:
     base: "Base"
     place: Path
     contract: "Contract"
+    root: Path
     based: Based | None
 
     def candidates(self) -> "Candidates":
         from metaloop.adapters.candidates import Candidates
-        from metaloop.adapters.workspace.places import STUDY
 
-        made = Candidates(self.repo, self.base, self.place, self.contract)
-        (self.place / STUDY).write_text(str(self.repo.parent.absolute()), encoding="utf-8", errors="replace")
-        return made
+        return Candidates(self.repo, self.base, self.place, self.contract, self.root)
 
     def clear(self) -> None:
         """Removes what candidates have left."""
@@ -222,14 +220,14 @@ def _code(file: "StudyFile", study: Study, tell: Callable[[str], None]) -> _Code
         base = opened(repo)
         if base.tree != study.tree:
             raise Damaged(f"{repo}: expected the snapshot that the study began with, {study.tree}, found {base.tree}")
-        return _Code(repo, base, place, file.terms.contract, None)
+        return _Code(repo, base, place, file.terms.contract, file.workdir, None)
     if repo.exists():  # of a start that was killed before it was recorded
         shutil.rmtree(repo)
     base = snapshot(file.workdir, repo, ignore=[file.folder.parent])
     based, left = recorded(repo, base, file.terms.contract)
     for path in left:
         tell(f"{path}: no text, or too long to be changed; it stays as it is")
-    return _Code(repo, base, place, file.terms.contract, based)
+    return _Code(repo, base, place, file.terms.contract, file.workdir, based)
 
 
 def slots(folder: Path) -> Path:

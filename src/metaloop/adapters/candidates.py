@@ -9,7 +9,9 @@ from pathlib import Path
 from metaloop.adapters.workspace.base import FILE, PROGRAM, Base
 from metaloop.adapters.workspace.files import is_folder
 from metaloop.adapters.workspace.git import blob, contents, repository
+from metaloop.adapters.workspace.places import STUDY, clear
 from metaloop.adapters.workspace.slots import Slots
+from metaloop.adapters.workspace.snapshots import relinked
 from metaloop.edits.contract import Contract
 from metaloop.errors import UsageError
 from metaloop.events import Based
@@ -54,11 +56,23 @@ def _is_text(path: str) -> bool:
 
 
 class Candidates:
-    """`roles.Workspace` over the slots of one study."""
+    """`roles.Workspace` over the slots of one study. They are made when the first is wanted: what is prepared has come
+    by then, and is linked where git ignores it.
+    """
 
-    def __init__(self, repo: Path, base: Base, place: Path, contract: Contract) -> None:
-        self._base, self._slots, self._contract = base, Slots(repo, base, place), contract
+    def __init__(self, repo: Path, base: Base, place: Path, contract: Contract, root: Path) -> None:
+        self._repo, self._base, self._place, self._contract, self._root = repo, base, place, contract, root
+        self._made: Slots | None = None
         self._paths, self._overlays = dict[int, Path](), dict[int, Mapping[str, str]]()
+
+    @property
+    def _slots(self) -> Slots:
+        if self._made is None:
+            linked = relinked(self._root, self._base, ignore=[self._repo.parent.parent])
+            self._made = Slots(self._repo, linked, self._place)
+            study = str(self._repo.parent.absolute())
+            (self._place / STUDY).write_text(study, encoding="utf-8", errors="replace")
+        return self._made
 
     async def open(self, lane: int, overlay: Mapping[str, str]) -> str:
         self._paths[lane], self._overlays[lane] = await self._slots.open(lane, overlay), overlay
@@ -100,7 +114,10 @@ class Candidates:
         return not (_is_text(path) and self._contract.allows(path))
 
     async def close(self) -> None:
-        await self._slots.close_all()
+        if self._made is not None:
+            await self._made.close_all()
+        else:
+            clear(self._place)  # of a controller that was killed
 
     def _as_it_was(self, lane: int, path: str) -> bool:
         """Whether it is a file with the content that the candidate has; true of what the candidate does not have."""

@@ -18,9 +18,11 @@ import stat
 import subprocess
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from metaloop.adapters.workspace.base import CACHES, FILE, JUNK, LINK, NEVER, PROGRAM, Base, Entry, parents
 from metaloop.adapters.workspace.files import FOLDER, content
@@ -109,12 +111,28 @@ def _made(root: Path, half: Path, left_out: set[str], links: bool) -> None:
     found = _on_disk(root, (path for path in taken if not _is_left_out(path, left_out)))
     _within_caps(root, found)
     top = {path.partition("/")[0] for path in found}
-    linked = [name for name in ignored if links and name not in top and _may_link(root, name, left_out)]
     told = {
         "outside": [path for path, state in found.items() if _leads_out(root, path, state)],
-        "linked": {name: str(root / name) for name in linked},
+        "linked": _linked(root, ignored if links else [], top, left_out),
     }
     _import(root, half, found, json.dumps(told).encode())
+
+
+def relinked(root: Path, base: Base, *, ignore: Sequence[Path] = ()) -> Base:
+    """The base with links to what git ignores at the top of the folder now: data may have come since, or moved."""
+    root = root.resolve()
+    if not root.is_dir():
+        return base
+    with tempfile.TemporaryDirectory() as scratch:
+        _, ignored = _listed(root, Path(scratch, "reading"))
+    left_out = {os.path.relpath(path.resolve(), root) for path in (root / each for each in ignore)}
+    top = {path.partition("/")[0] for path in base.files}
+    return replace(base, linked=_linked(root, ignored, top, left_out))
+
+
+def _linked(root: Path, ignored: Iterable[str], top: Collection[str], left_out: set[str]) -> dict[str, str]:
+    names = (name for name in ignored if name not in top and _may_link(root, name, left_out))
+    return {name: str(root / name) for name in names}
 
 
 def _is_left_out(path: str, left_out: set[str]) -> bool:
