@@ -4,6 +4,8 @@
     python benchmarks/noise.py power 400         one step of 0.5 to 3 noise widths as the 1st, 10th or 50th candidate
     python benchmarks/noise.py night 400         candidates that grow from what leads: 10 % are better by 0.5 to 3, 40 %
                                                  as good, 50 % worse by up to 3. How far does each rule come?
+    python benchmarks/noise.py tree 400          code that grows from any kept trial: is what is kept better than its
+                                                 parent, and what is crowned better than the one before?
     python benchmarks/noise.py                   all of them, small
 
 No processes: jobs are computed on the spot, everything else is the real engine, ledger facts and rules. The unit is the
@@ -24,6 +26,8 @@ from metaloop.config import thought_of
 from metaloop.evaluators.judge import confirming, decide, measuring
 from metaloop.evaluators.metric import reader
 from metaloop.flow import Flow, conclude
+from metaloop.policies.code import proposed
+from metaloop.policies.frontier import Argmax, EpsilonGreedy, Strategy, TopK, parent
 from metaloop.policies.opening import opening
 from metaloop.roles import Thought
 from metaloop.study import Study, View, fold
@@ -126,6 +130,47 @@ def night(rule: str, rho: float, candidates: int, seed: int) -> tuple[int, int, 
     return false, len(kept), worth[best.number], runs, best.score.value - worth[best.number]
 
 
+Better = tuple[float, float]
+"""The chances that a candidate of a tree is better than its parent, by 0.5 to 3, and as good; else it is worse."""
+
+
+def tree(chances: Better, strategy: Strategy, lanes: int, seed: int) -> tuple[int, int, int, int, float, int]:
+    """Keeps, false ones, crowns, false ones; the true gain of the best; runs. 60 candidates by the proven rule."""
+
+    def function(files: dict[str, str], _: dict[str, Scalar], run_seed: int) -> str:
+        order, worth = files.get("src/a.txt", "0 0").split()
+        return f"score={float(worth) + Random(f'{seed}/{order}/{run_seed}').gauss(0, 1)!r}"
+
+    def grow(view: View) -> Flow[Sequence[Proposal]]:
+        from_what = parent(view, strategy)
+        assert from_what is not None
+        dice, worth = view.rng(), true(view.code(from_what.change)["src/a.txt"])
+        steps = (dice.uniform(0.5, 3), 0.0, -dice.uniform(0, 3))
+        text = f"{view.round} {worth + dice.choices(steps, (*chances, 1 - sum(chances)))[0]!r}"
+        return conclude([proposed(view, {"src/a.txt": text}, "tree", "", from_what.change, from_what.number, {})])
+
+    terms = Terms(
+        "tree", Objective("score", "max"), ("train",), "patches", {}, rule="proven", seed=seed,
+        baseline=Baseline(repeats=3), mutable=("src/**",),
+    )  # fmt: skip
+    thought = Thought(opening(grow), measuring(terms), confirming(terms), decide, reader(terms))
+    bounds = Bounds(60, no_improve_limit=0, failure_rate_limit=1.0, lanes=lanes)
+    lab = Lab(terms, thought, Machine(lambda *_: "", runs=function), bounds, files={"src/a.txt": "0 0.0"})
+    lab.session()
+    study = fold(lab.entries)
+    worth = {n: true(study.overlay(t.change).get("src/a.txt", "0 0.0")) for n, t in study.trials.items()}
+    tested = [(t.number, t.score.test) for t in study.trials.values() if t.kept and t.score and t.score.test]
+    crowned = [(n, test.deciding) for n, test in tested if test.deciding is not None and test.deciding.kept]
+    false = [sum(worth[n] <= worth[test.against] for n, test in some if test) for some in (tested, crowned)]
+    assert study.tally.incumbent is not None
+    runs = sum(len(t.runs) for t in study.trials.values())
+    return len(tested), false[0], len(crowned), false[1], worth[study.tally.incumbent], runs
+
+
+def true(text: str) -> float:
+    return float(text.split()[1])
+
+
 def wilson(hits: int, of: int) -> str:
     z = 1.96
     centre, half = (hits + z * z / 2) / (of + z * z), z * math.sqrt(hits * (of - hits) / of + z * z / 4) / (of + z * z)
@@ -144,6 +189,13 @@ NULLS = (
     ("proven", "skew- late", 0.95),
     ("provisional", "normal", 0.0),
     ("strict", "normal", 0.0),
+)
+
+
+TREES: tuple[tuple[str, Strategy], ...] = (
+    ("the best", Argmax()),
+    ("5 best by turns", TopK()),
+    ("any, by chance", EpsilonGreedy(epsilon=1.0)),
 )
 
 
@@ -184,6 +236,20 @@ def nights(pool: Executor, studies: int) -> None:
         print(f"| {' | '.join(row)} | {fmean(gain):.2f} | {fmean(runs):.0f} | {fmean(off):+.2f} |", flush=True)
 
 
+def trees(pool: Executor, studies: int) -> None:
+    print(
+        "\n| better, as good, %; lanes | grown from | any false keep, % | keeps, false | crowns, false | gain | runs |"
+    )
+    print("|---|---|---|---|---|---|---|")
+    for chances, lanes, (name, strategy) in product(((0.0, 1.0), (0.1, 0.4)), (1, 4), TREES):
+        found = pool.map(partial(tree, chances, strategy, lanes), range(studies), chunksize=4)
+        keeps, false, crowns, wrong, gain, runs = zip(*found, strict=True)
+        share = wilson(sum(a + b > 0 for a, b in zip(false, wrong, strict=True)), studies)
+        head = f"{100 * chances[0]:.0f}, {100 * chances[1]:.0f}; {lanes} | {name} | {share}"
+        cells = f"{fmean(keeps):.1f}, {fmean(false):.2f} | {fmean(crowns):.1f}, {fmean(wrong):.2f}"
+        print(f"| {head} | {cells} | {fmean(gain):.2f} | {fmean(runs):.0f} |", flush=True)
+
+
 def tables(what: str, studies: int, workers: int) -> None:
     with ProcessPoolExecutor(workers) as pool:
         if what in ("null", "all"):
@@ -192,11 +258,13 @@ def tables(what: str, studies: int, workers: int) -> None:
             powers(pool, studies)
         if what in ("night", "all"):
             nights(pool, studies)
+        if what in ("tree", "all"):
+            trees(pool, studies)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", nargs="?", default="all", choices=["null", "power", "night", "all"])
+    parser.add_argument("what", nargs="?", default="all", choices=["null", "power", "night", "tree", "all"])
     parser.add_argument("studies", nargs="?", type=int, default=40)
     parser.add_argument("--workers", type=int, default=2)
     asked = parser.parse_args()

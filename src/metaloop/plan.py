@@ -205,8 +205,8 @@ def _needs_closing(study: Study) -> bool:
 
 def _stale(study: Study, round: Round) -> bool:
     """Whether a trial was proven better than an incumbent that is no longer the one: then it is measured again."""
-    tests = (score.test for score in round.scores or () if score is not None and score.test is not None)
-    return any(test.kept and test.against != study.tally.incumbent for test in tests)
+    tests = (score.test.deciding for score in round.scores or () if score is not None and score.test is not None)
+    return any(test.kept and test.against != study.tally.incumbent for test in tests if test is not None)
 
 
 def _advance(study: Study, round: Round) -> list[Act]:

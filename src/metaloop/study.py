@@ -646,8 +646,12 @@ def _ask_runs(study: Study, event: RunsAsked, place: int) -> None:
         round.judged_at = place - 1
         if round.role != "baseline":
             study.blocks.append(round.judged_at)
-        if round.role in ("search", "directed", "proof"):
-            study.tests.append(round.judged_at)
+        if round.role in (
+            "search",
+            "directed",
+            "proof",
+        ):  # against a parent: another, against the incumbent, may follow
+            study.tests += [round.judged_at] * (1 if event.against == study.tally.incumbent else 2)
     runs = [study.run(trial, number) for trial, number in wanted]
     answers: list[Reply | Result | None] = [run.last if run.settled else None for run in runs]
     round.asked["measure"].append(Exchange(asked, answers))
@@ -690,8 +694,10 @@ def _measure(study: Study, event: Measured, place: int) -> None:
         trial.score = score if score is None or score.others else replace(score, others=NO_OTHERS)
         if round.role == "baseline" and score is not None and score.runs > 1:
             evidence = evidence.with_baseline(_values(study, trial))
-        if score is not None and score.test is not None:
-            evidence = evidence.with_test(score.test.number, score.test.differences, score.test.kept)
+        if score is not None and (test := score.test) is not None:
+            evidence = evidence.with_test(test.number, test.differences, test.kept)
+            if test.crown is not None:  # its runs are in the evidence already, by the candidate's half
+                evidence = evidence.with_test(test.crown.number, (), test.crown.kept)
     if evidence is not study.evidence[-1][1]:
         study.evidence.append((place, evidence))
 
@@ -955,14 +961,14 @@ class View:
         """Whether the metric never varied, as this round knows it."""
         return self._study.deterministic_at(self._seen)
 
-    def hurdles(self) -> tuple[float, ...]:
+    def hurdles(self, rival: Trial | None = None) -> tuple[float, ...]:
         """What a first run is held against: one that is better than any of these looks better. Empty before there is
         anything.
 
-        The leader's value. By `proven` the incumbent's: where common seeds matter, of its own first run, which had the
-        same seed; and while nobody knows whether they do, both.
+        The value of `rival`; unless that is given, of the leader, and by `proven` of the incumbent: where common seeds
+        matter, of its own first run, which had the same seed; and while nobody knows whether they do, both.
         """
-        holder = self.incumbent if self.terms.rule == "proven" else self.leader
+        holder = rival or (self.incumbent if self.terms.rule == "proven" else self.leader)
         if holder is None or holder.score is None:
             return ()
         own = holder.score.value

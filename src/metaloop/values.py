@@ -314,7 +314,8 @@ class Test(Value, frozen=True):
     """A candidate against the incumbent `against`: differences of pairs on common fresh seeds, larger is better.
 
     `number` counts tests from 1, `level` is what it was given, `p` the tail at its last look. `problem`: why it ended
-    without a verdict, which is no keep.
+    without a verdict, which is no keep. `grown`: `against` is no incumbent, but what the candidate's code grew
+    from; then `crown` is the test against the incumbent that followed, if one did.
     """
 
     against: int
@@ -324,6 +325,13 @@ class Test(Value, frozen=True):
     p: float
     kept: bool
     problem: str = ""
+    grown: bool = False
+    crown: "Test | None" = None
+
+    @property
+    def deciding(self) -> "Test | None":
+        """The test against the incumbent."""
+        return self.crown if self.grown else self
 
 
 class Score(Value, frozen=True):

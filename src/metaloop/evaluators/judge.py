@@ -19,7 +19,7 @@ from metaloop.flow import Answer, Ask, Flow, Runs
 from metaloop.roles import Confirm, Measure, Measurement
 from metaloop.study import Round, Study, Trial, View
 from metaloop.terms import Terms
-from metaloop.values import Decision, Headline, Objective, Ran, Result, Score, Test
+from metaloop.values import Decision, Edit, Headline, Objective, Ran, Result, Score, Test
 
 T = TypeVar("T")
 Part = Generator[Ask, Answer, T]
@@ -58,11 +58,13 @@ def _judge(rule: Rule, view: View, trial: Measurement) -> Part[Score | None]:
         return (yield from _tested(rule, view, trial, holder, first))
     if view.terms.rule == "provisional":
         return plain
-    if broken(view.terms, plain) or broken(view.terms, holder.score):
+    parent = branch(view, view.trial(trial.trial), holder)
+    rival = parent or holder
+    if broken(view.terms, plain) or (rival.score is not None and broken(view.terms, rival.score)):
         return plain  # a bound decides, and no test
-    if not any(view.objective.better(first, hurdle) for hurdle in view.hurdles()):
-        return plain  # a screen, which any test after it makes fair
-    return (yield from _tested(rule, view, trial, holder, first))
+    if not _looks_better(view, first, parent):
+        return plain
+    return (yield from _tested(rule, view, trial, rival, first, None if parent is None else holder))
 
 
 def _repeated(view: View, trial: Measurement) -> Part[Score]:
@@ -73,35 +75,73 @@ def _repeated(view: View, trial: Measurement) -> Part[Score]:
     return _mean(view.terms, results)
 
 
-def _tested(rule: Rule, view: View, trial: Measurement, holder: Trial, first: float) -> Part[Score]:
-    """Pairs of candidate and incumbent on fresh seeds, until they prove something or cannot any more."""
-    before, seeds, plain = view.evidence, fresh(view), _mean(view.terms, [trial.first])
-    number = view.tests + 1
-    at = level(rule, view.tests - len(before.keeps), number, before.keeps)
+def branch(view: View, trial: Trial, holder: Trial | None) -> Trial | None:
+    """What a trial of code has to beat to be kept, where that is not the incumbent: the kept trial that it grew from.
+    None for everything else; also by `provisional`, where what is not the best is not put to the proof.
+    """
+    if not view.terms.mutable or holder is None or not isinstance(trial.change, Edit):
+        return None
+    if (number := trial.proposal.parent) is None or number == holder.number:
+        return None
+    parent = view.trial(number)
+    fits = view.keeps(parent) and parent.score is not None
+    return parent if fits and (view.terms.rule != "provisional" or view.deterministic) else None
+
+
+def _looks_better(view: View, first: float, rival: Trial | None) -> bool:
+    """A screen, which any test after it makes fair."""
+    return any(view.objective.better(first, hurdle) for hurdle in view.hurdles(rival))
+
+
+def _tested(
+    rule: Rule, view: View, trial: Measurement, rival: Trial, first: float, holder: Trial | None = None
+) -> Part[Score]:
+    """The score of a candidate after its test against `rival`. With a `holder` of the crown, the rival is what it grew
+    from; if it is proven better, and looks better than the holder, it is tested against that one too.
+    """
     mine: list[Result | None] = []
+    test, flat = yield from _paired(rule, view, trial, first, rival, view.tests + 1, mine)
+    test = replace(test, grown=holder is not None)
+    if not test.kept:
+        return replace(_mean(view.terms, [trial.first]), test=test)
+    if not flat and (rest := fresh(view)[len(mine) :]):
+        mine += cast(tuple[Result, ...], (yield Runs(trial.trial, rest)))
+    if holder is not None and _looks_better(view, first, holder):
+        crown, _ = yield from _paired(rule, view, trial, first, holder, view.tests + 2, mine)
+        test = replace(test, crown=crown)
+    return replace(_mean(view.terms, [trial.first, *mine] if flat else mine), test=test)
+
+
+def _paired(
+    rule: Rule, view: View, trial: Measurement, first: float, rival: Trial, number: int, mine: list[Result | None]
+) -> Part[tuple[Test, bool]]:
+    """Pairs of candidate and rival on fresh seeds, until they prove something or cannot any more; and whether nothing
+    varied. The candidate's results are added to `mine`; those that are there are not run again.
+    """
+    before, seeds = view.evidence, fresh(view)
+    at = level(rule, view.tests - len(before.keeps), number, before.keeps)
     d: list[float] = []
     for count in looks(rule):
-        runs = seeds[len(d) : count]
-        results = cast(tuple[Result, ...], (yield Runs(trial.trial, runs, holder.number, runs)))
-        mine += results[: len(runs)]
-        d += _differences(view.objective, results[: len(runs)], results[len(runs) :])
+        done, runs = len(d), seeds[len(d) : count]
+        if len(mine) >= count:
+            others = cast(tuple[Result, ...], (yield Runs(rival.number, runs)))
+        else:
+            results = cast(tuple[Result, ...], (yield Runs(trial.trial, runs, rival.number, runs)))
+            mine += results[: len(runs)]
+            others = results[len(runs) :]
+        d += _differences(view.objective, mine[done:count], others)
         if len(d) < count:
-            return replace(plain, test=Test(holder.number, number, tuple(d), at, 1.0, False, _reason(results)))
+            why = _reason([*mine[done:count], *others])
+            return Test(rival.number, number, tuple(d), at, 1.0, False, why), False
         if _never_varied(view, mine, first, d):
-            test = Test(holder.number, number, tuple(d), at, 0.0, True)
-            return replace(_mean(view.terms, [trial.first, *mine]), test=test)
+            return Test(rival.number, number, tuple(d), at, 0.0, True), True
         said = verdict(rule, d, before, at)
         if said != "more":
             break
-    test = Test(holder.number, number, tuple(d), at, t_tail(*moderated(rule, d, before)), said == "keep")
-    if not test.kept:
-        return replace(plain, test=test)
-    if rest := seeds[len(d) : rule.confirm]:
-        mine += cast(tuple[Result, ...], (yield Runs(trial.trial, rest)))
-    return replace(_mean(view.terms, mine), test=test)
+    return Test(rival.number, number, tuple(d), at, t_tail(*moderated(rule, d, before)), said == "keep"), False
 
 
-def _differences(objective: Objective, mine: Sequence[Result], other: Sequence[Result]) -> list[float]:
+def _differences(objective: Objective, mine: Sequence[Result | None], other: Sequence[Result]) -> list[float]:
     """One a pair, larger is better; a pair of which a run failed gives none."""
     pairs = ((_value(objective, a), _value(objective, b)) for a, b in zip(mine, other, strict=True))
     return [objective.gain(a, b) for a, b in pairs if a is not None and b is not None]
@@ -172,17 +212,22 @@ def decide(study: Study, round: Round) -> Decision:
     kept: list[int] = []
     looking: list[int] = []
     waiting = [number for number in study.provisional if number not in round.trials]
-    crowned, why = study.tally.incumbent, []
+    crowned, why, bench = study.tally.incumbent, [], study.bench(round)
     for trial in (study.trials[slot] for slot in round.trials):
         holder = None if crowned is None else study.trials[crowned]
-        stand, said = _decision(study, trial, holder, _leader(study, round, waiting, holder))
+        parent = branch(bench, trial, holder)
+        stand, said = _decision(study, trial, parent or holder, _leader(study, round, waiting, holder))
+        wins = stand == "in" and _takes_the_crown(study, trial, holder)
+        if wins and parent is not None and holder is not None:
+            wins, more = _crowns(study, trial, holder)
+            said = f"{said}; {more}"
         why.append(said)
         if stand == "out":
             continue
         kept.append(trial.number)
         if stand == "provisional":
             looking, waiting = [*looking, trial.number], [*waiting, trial.number]
-        elif _takes_the_crown(study, trial, holder):
+        elif wins:
             crowned = trial.number
     ahead = [
         n for n in waiting if crowned is None or _order(study.the_terms, _score(study, n), _score(study, crowned)) > 0
@@ -215,6 +260,17 @@ def _takes_the_crown(study: Study, trial: Trial, holder: Trial | None) -> bool:
     if broken(study.the_terms, trial.score):
         return False
     return bool(broken(study.the_terms, holder.score)) or _order(study.the_terms, trial.score, holder.score) > 0
+
+
+def _crowns(study: Study, trial: Trial, holder: Trial) -> tuple[bool, str]:
+    """Whether a trial that beats what it grew from beats the holder of the crown too."""
+    test = None if trial.score is None else trial.score.test
+    if test is None or not test.grown:
+        stand, said = _decision(study, trial, holder, None)
+        return stand == "in", said
+    if (crown := test.crown) is None:
+        return False, f"it does not look better than trial {holder.number}, the best"
+    return crown.kept and crown.against == holder.number, told_test(crown)
 
 
 Stand: TypeAlias = Literal["out", "provisional", "in"]
@@ -416,6 +472,6 @@ def _plain_mean(values: Sequence[float]) -> float:
     return fmean(values) if len(set(values)) > 1 else values[0]  # exact where nothing varies
 
 
-def _reason(results: Sequence[Result]) -> str:
+def _reason(results: Sequence[Result | None]) -> str:
     """Why a run gave no value, of the first that did not."""
     return next((str(getattr(result, "reason", "")) for result in results if not isinstance(result, Ran)), "")
