@@ -101,12 +101,13 @@ def domain_text(domain: Domain) -> str:
 
 def rule(view: View) -> str:
     """How a trial is judged, in words."""
+    rival = "the trial whose code it changes" if view.terms.frontier else "the best so far"
     match view.terms.rule:
         case "strict":
-            return "Each trial is run once. Strictly better than the best so far is kept; a tie is not."
+            return f"Each trial is run once. Strictly better than {rival} is kept; a tie is not."
         case "proven":
             return (
-                "Each trial is run once. One that looks better than the best so far is run again beside it, on fresh "
+                f"Each trial is run once. One that looks better than {rival} is run again beside it, on fresh "
                 f"seeds, and kept only if up to {view.terms.confirm} such pairs prove it; that ends early where they "
                 "prove it soon, or cannot any more."
             )
@@ -243,8 +244,10 @@ def short(value: Scalar, domain: Domain | None) -> Scalar:
 # ---- what is new -----------------------------------------------------------------------------------------------------
 
 
-def following(view: View, guide: str, room: int, ask: str) -> str:
-    """What is new, and the question, which `ask` ends. `room`: characters at most of what programs printed."""
+def following(view: View, guide: str, room: int, ask: str, rival: Trial | None = None) -> str:
+    """What is new, and the question, which `ask` ends. `room`: characters at most of what programs printed. `rival`:
+    what has to be beaten, where that is not the best.
+    """
     errors, logs = _errors(view, room * 2 // 3), _logs(view, room // 3)
     hints = [f"- {plain(hint.text, WHY)}" for hint in view.hints[-HINTS:]]
     others = (
@@ -258,7 +261,7 @@ def following(view: View, guide: str, room: int, ask: str) -> str:
         errors=errors,
         logs=logs,
         hints="\n".join(["# Hints from the owner", "", *hints]) if hints else "",
-        noise=_noise(view),
+        noise=_noise(view, rival),
         beside=others if view.beside else "",
         guide=guide,
         ask=ask,
@@ -267,7 +270,7 @@ def following(view: View, guide: str, room: int, ask: str) -> str:
     )
 
 
-def _noise(view: View) -> str:
+def _noise(view: View, rival: Trial | None) -> str:
     """How far one run may be off, where that is known."""
     width = view.evidence.width()
     if not width:
@@ -276,20 +279,20 @@ def _noise(view: View) -> str:
     return (
         f"Runs of the same parameters under other seeds scatter by {width:.2g} (standard deviation, by all re-runs so "
         "far). First runs all have one seed: compare first runs with first runs, and means with means."
-        + _hurdle(view)
+        + _hurdle(view, rival)
         + f" A gain of less than about {provable(view.terms.confirm) * alike:.2g} is seldom proven, so look for larger "
         "ones."
     )
 
 
-def _hurdle(view: View) -> str:
+def _hurdle(view: View, rival: Trial | None) -> str:
     """What a first run has to beat, in words."""
-    hurdles = view.hurdles()
+    hurdles = view.hurdles(rival)
     if not hurdles or view.terms.several == "front":
         return ""
     highest = view.objective.direction == "max"
     least = min(hurdles) if highest else max(hurdles)
-    holder = view.incumbent if view.terms.rule == "proven" else view.leader
+    holder = rival or (view.incumbent if view.terms.rule == "proven" else view.leader)
     assert holder is not None
     what = "the mean" if holder.score is not None and least == holder.score.value else "the first run"
     side = "above" if highest else "below"

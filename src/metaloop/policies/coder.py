@@ -91,7 +91,8 @@ def messages(view: View, grown: Trial | None) -> tuple[Message, ...]:
         rule=rule(view),
     )
     shown = f"{history(view)}\n\n{code_text(view, grown)}"
-    return Message("system", system), Message("user", f"{shown}\n\n{following(view, '', len(shown) // 4, ASK)}")
+    new = following(view, "", len(shown) // 4, ASK, grown if view.terms.frontier else None)
+    return Message("system", system), Message("user", f"{shown}\n\n{new}")
 
 
 def contract_text(contract: Contract) -> str:
@@ -122,6 +123,8 @@ def code_text(view: View, grown: Trial | None) -> str:
     )
     if grown is not None and grown is not view.leader:
         title += "\n\nThat is not the best trial so far: it was picked to grow from, so that others are tried too."
+        if view.terms.rule != "provisional":
+            title += " Whatever is better than this one is kept, and grown from in its turn."
     parts = [title, *(fenced(plain(path, 200), shown[path]) for path in sorted(shown))]
     if left:
         parts.append("\n".join(["Too long to be shown:", *left[:50]]))
