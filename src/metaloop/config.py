@@ -497,6 +497,7 @@ def commands(terms: Terms) -> list[tuple[str, tuple[str, ...]]]:
         ("target.eval_cmd", terms.evaluate),
         ("baseline.cmd", terms.baseline.cmd),
         ("policy.check_cmd", terms.check),
+        *((f"gates[{index}].cmd", gate.command) for index, gate in enumerate(terms.gates)),
     ]
     return [(key, command) for key, command in all_of_them if command]
 

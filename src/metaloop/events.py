@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from metaloop import values
-from metaloop.terms import Bounds, Host, Terms
+from metaloop.terms import Bounds, Gate, Host, Terms
 from metaloop.values import Decision, Headline, Proposal, Result, Score, Usage
 
 Role: TypeAlias = Literal["baseline", "search", "directed", "proof", "closing"]
@@ -246,16 +246,18 @@ class Faulted(Event, frozen=True, tag="Faulted"):
 class Directed(Event, frozen=True, tag="Directed"):
     """A person (or later a director) asked for something from outside. `try` carries a change to run as it is, or as
     `text` a patch of the base, with the parameters of `change`; `kill` the number of the `trial` to end, `hint` as
-    `text` what whoever proposes should know.
+    `text` what whoever proposes should know; `gate` what has to be passed from now on by every trial, or by `trial` and
+    whatever grows from it, and `ungate` as `text` the name of one that need not be passed any more.
     """
 
     request: str
-    op: Literal["stop", "pause", "resume", "try", "kill", "hint"]
+    op: Literal["stop", "pause", "resume", "try", "kill", "hint", "gate", "ungate"]
     by: str
     why: str = ""
     change: values.Change | None = None
     trial: int | None = None
     text: str = ""
+    gate: Gate | None = None
 
 
 class Alerted(Event, frozen=True, tag="Alerted"):

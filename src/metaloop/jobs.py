@@ -8,9 +8,9 @@ from random import Random
 
 import msgspec
 
-from metaloop.roles import Bench, Job, Step
+from metaloop.roles import GATE, Bench, Job, Step
 from metaloop.study import PREPARE, Study, Trial
-from metaloop.terms import AgentSpec, Limits, Terms
+from metaloop.terms import AgentSpec, Gate, Limits, Terms
 from metaloop.values import Scalar
 
 METRICS, PROGRESS = "metrics.json", "progress.jsonl"
@@ -39,14 +39,13 @@ def job(study: Study, trial: int, run: int, *, attempt: int, lane: int, nonce: s
         "METALOOP_STUDY": where.folder,
         "METALOOP_TRIAL": "prepare" if trial == PREPARE else str(trial),
         "METALOOP_SEED": str(seed(terms, run)),
-        "METALOOP_PROGRESS": f"{directory}/{PROGRESS}",
     }
     if trial != PREPARE:
         told |= parameters(study.trials[trial].change.values) | modified(study, study.trials[trial])
     env = {**where.env, "OMP_NUM_THREADS": "1", **terms.env, **told}
     steps = tuple(
         msgspec.structs.replace(step, argv=(where.programs.get(step.argv[0], step.argv[0]), *step.argv[1:]))
-        for step in _steps(study, trial, f"{directory}/{METRICS}")
+        for step in _steps(study, trial, run, directory)
     )
     return Job(nonce, lane, directory, where.cwd, env, steps, bounds.limits, metrics=METRICS)
 
@@ -76,10 +75,26 @@ def _filled(word: str, words: Mapping[str, str]) -> str:
     return word
 
 
-def _steps(study: Study, trial: int, metrics: str) -> tuple[Step, ...]:
+def _steps(study: Study, trial: int, run: int, directory: str) -> tuple[Step, ...]:
+    """The first look with its gates around it: they are of the candidate, which no repeat changes."""
+    steps = _measured(study, trial, directory)
+    if trial == PREPARE or run:
+        return steps
+    gates = study.gates_of(trial)
+    before, after = ([_gate(gate) for gate in gates if gate.phase == phase] for phase in ("pre", "post"))
+    where = next(index for index, step in enumerate(steps) if step.name != "check")
+    return *steps[:where], *before, *steps[where:], *after
+
+
+def _gate(gate: Gate) -> Step:
+    return Step(f"{GATE}{gate.name}", gate.command, gate.timeout_s)
+
+
+def _measured(study: Study, trial: int, directory: str) -> tuple[Step, ...]:
     """Only the step whose metrics count is told where to write them: with an evaluator, training has no such place."""
     terms, bounds = study.the_terms, study.bounds
-    measured = {"METALOOP_METRICS": metrics}
+    progress = {"METALOOP_PROGRESS": f"{directory}/{PROGRESS}"}
+    measured = {"METALOOP_METRICS": f"{directory}/{METRICS}"} | progress
     if trial == PREPARE:
         return (Step("prepare", terms.prepare, bounds.prepare_timeout_s),)
     train = terms.train
@@ -89,7 +104,7 @@ def _steps(study: Study, trial: int, metrics: str) -> tuple[Step, ...]:
     if not terms.evaluate:
         return *check, Step("train", train, bounds.timeout_s, measured)
     evaluate = Step("evaluate", terms.evaluate, bounds.timeout_s, measured)
-    return *check, Step("train", train, bounds.timeout_s), evaluate
+    return *check, Step("train", train, bounds.timeout_s, progress), evaluate
 
 
 def parameters(values: dict[str, Scalar]) -> dict[str, str]:

@@ -7,7 +7,7 @@ import msgspec
 
 from metaloop.events import Role
 from metaloop.study import Study, Trial, Verdict
-from metaloop.values import Failed, Pruned, Ran, Refused, Result, Scalar, Stopped
+from metaloop.values import Edit, Failed, Pruned, Ran, Refused, Result, Scalar, Stopped
 
 Status: TypeAlias = Literal[
     "pending",
@@ -50,6 +50,8 @@ class Row(msgspec.Struct, frozen=True):
     by: str = ""
     why: str = ""
     reason: str = ""
+    failure: str = ""
+    """Of a failure, its class: build, evaluation, hypothesis, cheating, limit, metric or lost."""
     code: str = ""
     """Of a refusal: stable, for programs."""
     fallback: str = ""
@@ -65,8 +67,19 @@ def rows(study: Study) -> Iterator[Row]:
     return (row(study, study.trials[number]) for number in sorted(study.trials))
 
 
+def _against(study: Study, trial: Trial) -> int | None:
+    """What a trial was compared with: what wore the crown that it won; else, for code, the kept trial it grew from."""
+    test = trial.score.test if trial.score else None
+    if test is not None:
+        deciding = test.deciding if trial.crowned else test
+        return (deciding or test).against
+    parent = trial.proposal.parent
+    grown = study.the_terms.mutable and isinstance(trial.change, Edit) and not trial.crowned
+    return parent if grown and parent is not None and study.trials[parent].kept else trial.beat
+
+
 def row(study: Study, trial: Trial) -> Row:
-    against = trial.score.test.against if trial.score and trial.score.test else trial.beat
+    against = _against(study, trial)
     holder = None if against is None else study.trials[against]
     gain = noise = None
     if trial.score and holder and holder.score:
@@ -100,6 +113,7 @@ def row(study: Study, trial: Trial) -> Row:
         by=trial.proposal.by,
         why=trial.why,
         reason=getattr(first, "reason", ""),
+        failure=first.kind if isinstance(first, Failed) else "",
         code=getattr(first, "code", ""),
         fallback=trial.proposal.fallback,
         fingerprint=trial.fingerprint,
@@ -178,3 +192,10 @@ def totals(study: Study) -> Totals:
         )
     settled = sum(trial.decided_at is not None for trial in study.trials.values())
     return Totals(len(study.trials), settled, counts, study.fallbacks, again)
+
+
+def gates(study: Study) -> Iterator[str]:
+    """What has to be passed, in words."""
+    for gate, root in study.gates.values():
+        where = "" if root is None else f", by trial {root} and what grows from it"
+        yield gate.name + (" (post)" if gate.phase == "post" else "") + where

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from metaloop.edits.diffs import diff
-from metaloop.records import noise_width, row, totals
+from metaloop.records import gates, noise_width, row, totals
 from metaloop.study import Study, Trial
 from metaloop.values import Headline
 
@@ -85,6 +85,11 @@ def _work(study: Study) -> Iterator[str]:
     for role, usage in sorted(study.costs.items()):
         money = "its price is not known" if usage.usd is None else f"${usage.usd:.4f}"
         yield f"Asked as {_text(role)}: {usage.tokens_in} tokens in, {usage.tokens_out} out, {money}."
+    if study.gates:
+        yield f"What every candidate had to pass: {_text(', '.join(gates(study)))}."
+    for asked in study.regated:
+        what = f"set the gate {asked.gate.name}" if asked.gate else f"took the gate {asked.text} away"
+        yield f"{_text(asked.by)} {_text(what)}{_text(f': {asked.why}' if asked.why else '')}."
     if study.fallbacks:
         yield f"**{study.fallbacks} of the proposals came from a stand-in.**"
 

@@ -73,8 +73,13 @@ class Thought(msgspec.Struct, frozen=True):
 # ---- jobs ------------------------------------------------------------------------------------------------------------
 
 
+GATE = "gate-"
+"""What the names of steps that are gates begin with."""
+
+
 class Step(msgspec.Struct, frozen=True):
-    """One command of a job. `name` is `train`, `evaluate` or `prepare`; seconds of wall clock it may take.
+    """One command of a job. `name` is `check`, `train`, `evaluate`, `prepare`, `agent`, or `gate-NAME`; seconds of wall
+    clock it may take.
 
     `env` is added to the job's for this step alone.
     """
@@ -101,7 +106,7 @@ class Job(msgspec.Struct, frozen=True):
     limits: Limits = Limits()
     grace_s: float = 0.0
     metrics: str = "metrics.json"
-    """The file in `dir` that is read as the metrics file."""
+    """The file in `dir` that is read as the metrics file, after the last step that is no gate."""
 
 
 class StepOutcome(msgspec.Struct, frozen=True):

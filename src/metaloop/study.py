@@ -45,7 +45,7 @@ from metaloop.events import (
 )
 from metaloop.flow import Exchange, Runs
 from metaloop.forecast import Curve
-from metaloop.terms import Bounds, Host, Terms
+from metaloop.terms import Bounds, Gate, Host, Terms
 from metaloop.values import (
     Change,
     Decision,
@@ -389,6 +389,10 @@ class Study:
         """The place of each."""
         self.closed: StudyClosed | None = None
         self.alerts: list[str] = []
+        self.gates: dict[str, tuple[Gate, int | None]] = {}
+        """What has to be passed, by name: by every trial, or by this one and whatever grows from it."""
+        self.regated: list[Directed] = []
+        """Gates that were set, and taken away, while the study ran."""
 
     @property
     def name(self) -> str:
@@ -417,6 +421,21 @@ class Study:
     def overlay(self, change: Change) -> dict[str, str]:
         """The texts of the files that differ from the base, by path."""
         return {path: self.contents[digest] for path, digest in change.files.items()}
+
+    def gates_of(self, number: int) -> tuple[Gate, ...]:
+        """What a trial has to pass: the study's gates, its own, and those of all that it grew from; those that may take
+        least first.
+        """
+        line = set(self.line(number)) if any(root is not None for _, root in self.gates.values()) else set()
+        gates = (gate for gate, root in self.gates.values() if root is None or root in line)
+        return tuple(sorted(gates, key=lambda gate: gate.timeout_s))
+
+    def line(self, number: int) -> Iterator[int]:
+        """A trial, what it grew from, and so on to the root."""
+        at: int | None = number
+        while at is not None:
+            yield at
+            at = self.trials[at].proposal.parent
 
     def changed_code(self, new: Change, old: Change | None) -> tuple[str, ...]:
         """`src/a.py +3 -1` for each file that is not in both as in the other; the old one None for the base."""
@@ -512,6 +531,7 @@ def evolve(study: Study, entry: Entry) -> None:
             study.condemned[event.trial] = event.why
         case StudyOpened():
             study.terms = event.terms
+            study.gates = {gate.name: (gate, None) for gate in event.terms.gates}
         case Based():
             study.tree, study.base = event.tree, event.files
             study.contents.update(event.texts)
@@ -815,6 +835,11 @@ def _direct(study: Study, event: Directed) -> None:
         case "hint":
             study.hints.append(event)
             study.hinted.append(study.place)
+        case "gate" | "ungate":
+            study.regated.append(event)
+            study.gates.pop(event.text, None)
+            if event.gate is not None:
+                study.gates[event.gate.name] = (event.gate, event.trial)
 
 
 # ---- what a round may see --------------------------------------------------------------------------------------------

@@ -28,6 +28,21 @@ class Baseline(Value, frozen=True):
     repeats: int = 3
 
 
+GATE_NAME = r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}"
+"""What a gate may be called."""
+
+
+class Gate(Value, frozen=True):
+    """A command that a candidate has to pass, or it has failed: before it is run (`pre`), or after. Seconds of wall
+    clock that it may take.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    phase: Literal["pre", "post"] = "pre"
+    timeout_s: float = 600.0
+
+
 class Terms(Value, frozen=True):
     """The identity of a study. Change one of these and it is another study; paths are relative to the study's file.
 
@@ -68,6 +83,7 @@ class Terms(Value, frozen=True):
     required_calls: tuple[str, ...] = ()
     check: tuple[str, ...] = ()
     frontier: dict[str, Scalar] = {}
+    gates: tuple[Gate, ...] = ()
 
     @property
     def contract(self) -> Contract:

@@ -11,7 +11,7 @@ the end, result.json.
 Protocol: one JSON object a line over LANE_DIR/sock; one controller at a time, a second gets {"error": "busy"}.
 A request carries an "id", which its reply repeats. A HANDLE is {nonce, dir, pid, starttime, boot_id}.
   <- {"hello": 1, pid, starttime, boot_id}                    on connect
-  -> {"op": "start", "job": {nonce, dir, cwd, env, steps: [{name, argv, timeout, env}], limits, metrics}}
+  -> {"op": "start", "job": {nonce, dir, cwd, env, steps: [{name, argv, timeout, env, gate}], limits, metrics}}
   <- {"state": "blocked", "handle": HANDLE} | {"error": why}  forked, and waiting at its gate. End of file at the gate
                                                               (keeper died) or the socket (controller died): never runs
   -> {"op": "release" | "look" | "wait" | "stop", "handle": HANDLE}    idempotent; wait and stop answer at the end
@@ -568,6 +568,7 @@ class Trial:
         self.waiters: list[int] = []
         self.files: dict[str, int] = {}
         self.unpublishable = ""
+        self.metrics: Record | None = None
         self.dir = self.parent = -1
         os.mkdir(job["dir"], 0o700)
         try:
@@ -614,6 +615,8 @@ class Trial:
         if record["exit"] != 0 or record["limit"] or not record["clean"] or len(self.records) == len(self.job["steps"]):
             return False
         try:
+            if not self.gated():
+                self.metrics = self.found()
             self.set_aside(f"{record['name']}.metrics")
             self.process = Process(*self.parts())
         except OSError as error:
@@ -622,8 +625,15 @@ class Trial:
         self.run()
         return True
 
+    def gated(self) -> bool:
+        """Whether the step that ended last is a gate: those are asked whether it passes, and tell nothing else."""
+        return bool(self.job["steps"][len(self.records) - 1].get("gate"))
+
+    def found(self) -> Record | None:
+        return read_metrics(self.job["metrics"], self.dir, self.limits["metrics_cap"])
+
     def set_aside(self, name: str) -> None:
-        """The metrics are those of the last step: what an earlier one left under their name is not."""
+        """The metrics are those of the last step but for gates: what another one left under their name is not."""
         try:
             os.rename(self.job["metrics"], name, src_dir_fd=self.dir, dst_dir_fd=self.dir)
         except FileNotFoundError:
@@ -656,7 +666,7 @@ class Trial:
             "blocked_s": (self.released or now()) - self.begun,
             "unix": time.time(),
             "steps": self.records,
-            "metrics": read_metrics(self.job["metrics"], self.dir, self.limits["metrics_cap"]),
+            "metrics": self.metrics if self.gated() else self.found(),
         }
 
     def publish(self, result: Record) -> None:

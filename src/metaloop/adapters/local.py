@@ -22,7 +22,7 @@ import msgspec
 
 from metaloop.adapters.keeper import starttime
 from metaloop.errors import ExecutorError, Refusal
-from metaloop.roles import Gone, Job, Outcome, Running, Step, StepOutcome
+from metaloop.roles import GATE, Gone, Job, Outcome, Running, Step, StepOutcome
 
 KEEPER = Path(__file__).with_name("keeper.py")
 METRICS_CAP = 64 << 10
@@ -195,7 +195,7 @@ def _wire(job: Job, output_total: int | None) -> dict[str, object]:
     if not job.steps or any(not step.argv for step in job.steps):
         raise Refusal(f"job {job.nonce!r}: expected steps with a command each, found {job.steps!r}")
     names = [step.name for step in job.steps]
-    if len(set(names)) < len(names) or not all(name.isidentifier() for name in names):
+    if len(set(names)) < len(names) or not all(name.replace("-", "_").isidentifier() for name in names):
         raise Refusal(f"job {job.nonce!r}: expected step names that differ and are words, found {names!r}")
     if not Path(job.dir).is_absolute():
         raise Refusal(f"job {job.nonce!r}: expected an absolute folder, found {job.dir!r}")
@@ -235,7 +235,8 @@ def _encodes(text: str) -> bool:
 
 
 def _wire_step(step: Step) -> dict[str, object]:
-    return {"name": step.name, "argv": step.argv, "timeout": step.timeout_s, "env": step.env}
+    gate = step.name.startswith(GATE)
+    return {"name": step.name, "argv": step.argv, "timeout": step.timeout_s, "env": step.env, "gate": gate}
 
 
 def _ended(found: Running | Outcome | Gone) -> Outcome | Gone:

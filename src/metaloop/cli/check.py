@@ -264,7 +264,8 @@ def _sample(spare: StudyFile, trial: Trial) -> Sample | None:
     if where is None:
         return None
     step = "evaluate" if spare.terms.evaluate else "train"
-    source = METRICS if (where / METRICS).exists() else f"{step}.out"
+    told = (METRICS, f"{step}.metrics")  # the second, where a gate came after it
+    source = next((name for name in told if (where / name).exists()), f"{step}.out")
     wanted = [f"{step}.out", source, *([f"{step}.err", "train.err"] if isinstance(run.last, Failed) else [])]
     files = {name: lines for name in dict.fromkeys(wanted) if (lines := _tail(where / name)) is not None}
     return Sample(source, files, run.last.metrics if isinstance(run.last, Ran) else {})

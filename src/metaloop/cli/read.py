@@ -31,7 +31,7 @@ from metaloop.cli.output import (
 )
 from metaloop.errors import Damaged, UsageError
 from metaloop.events import Decided, Entry, Finished, Proposed, Refused, RoundOpened, Started
-from metaloop.records import Row, row, totals
+from metaloop.records import Row, gates, row, totals
 from metaloop.study import PREPARE, Study, Trial, evolve, fold
 from metaloop.values import Params, digest
 
@@ -238,6 +238,8 @@ def _status_lines(opened: Opened, last: int) -> Iterator[str]:
         yield f"  {role}: degraded: {why}"
     for text in study.alerts[-3:]:
         yield f"  alert: {text}"
+    if study.gates:
+        yield f"  gates: {', '.join(gates(study))}"
     for hint in study.hints[-3:]:
         yield f"  hint by {hint.by}: {' '.join(hint.text.split())}"
     for number in sorted(study.trials)[-last:] if last else []:
@@ -275,6 +277,7 @@ def _state(opened: Opened, last: int) -> dict[str, object]:
         "degraded": study.degraded,
         "asked": {role: msgspec.to_builtins(usage) for role, usage in study.costs.items()},
         "alerts": study.alerts,
+        "gates": list(gates(study)),
         "hints": [{"by": hint.by, "text": hint.text, "why": hint.why} for hint in study.hints],
         "wall_clock_s": study.at,
         "last": [_row(row(study, study.trials[number])) for number in numbers],

@@ -1,17 +1,22 @@
 """Asking something of a study from outside: `metaloop steer`.
 
-Where a controller lives, the request goes into its inbox, and the controller records it. Where none does, a hint or the
-end of a trial is recorded here, under the lease; pause, resume and stop are refused, since a new `metaloop run` is a
-decision of its own and undoes them.
+Where a controller lives, the request goes into its inbox, and the controller records it. Where none does, a hint, a
+gate or the end of a trial is recorded here, under the lease; pause, resume and stop are refused, since a new
+`metaloop run` is a decision of its own and undoes them.
 """
 
 import contextlib
 import getpass
+import os
+import re
+import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
 from cyclopts import Parameter
+from msgspec.structs import replace
 
 from metaloop.adapters.inbox import put, request_id, withdraw
 from metaloop.adapters.ledger import controller, open_ledger, read_ledger
@@ -21,8 +26,11 @@ from metaloop.engine import commit
 from metaloop.errors import StudyBusy, UsageError
 from metaloop.events import Directed, Entry
 from metaloop.study import Study, fold
+from metaloop.terms import GATE_NAME, Gate
 
-Op: TypeAlias = Literal["pause", "resume", "stop", "kill", "hint"]
+Op: TypeAlias = Literal["pause", "resume", "stop", "kill", "hint", "gate", "ungate"]
+LASTING = ("hint", "kill", "gate", "ungate")
+"""What is recorded also where no controller lives: it holds when one does."""
 
 PATIENCE_S = 5.0
 """How long the controller is given to record a request; it looks four times a second."""
@@ -35,30 +43,41 @@ COMES_OF_IT: dict[str, str] = {
     "resume": "trials begin again",
     "stop": "what runs is ended, and the study closes",
     "kill": "the trial is ended, and counts as stopped by a person",
-    "hint": "`metaloop status` shows it; no policy of this version reads it",
+    "hint": "a model that proposes is shown it, and so is `metaloop status`",
+    "gate": "trials that begin from now on have to pass it",
+    "ungate": "trials that begin from now on need not pass it",
 }
 
 
 def steer(
     study: Annotated[str, Parameter(help="The study's file, folder or name.")],
     op: Annotated[Op, Parameter(help="What is asked for.")],
-    text: Annotated[str | None, Parameter(help="The hint.")] = None,
+    text: Annotated[str | None, Parameter(help="The hint, or the name of the gate.")] = None,
     /,
-    *,
+    *command: Annotated[str, Parameter(help="Of gate, after --: what has to end with exit code 0.")],
     why: Annotated[str, Parameter(help="Why: recorded with the request.")] = "",
     by: Annotated[str | None, Parameter(help="Who asks; by default, you.")] = None,
-    trial: Annotated[int | None, Parameter(help="The trial that kill ends.")] = None,
+    trial: Annotated[
+        int | None, Parameter(help="The trial that kill ends; the one that a gate is on, with all that grows from it.")
+    ] = None,
+    phase: Annotated[Literal["pre", "post"], Parameter(help="Of gate: before a candidate is run, or after.")] = "pre",
+    timeout_s: Annotated[float, Parameter(help="Of gate: seconds of wall clock.")] = 600.0,
     json: Annotated[
         bool, Parameter(name="--json", negative="", help="One JSON document on stdout, nothing else there.")
     ] = False,
 ) -> int:
-    """Ask something of a study: pause, resume, stop, end one trial, or leave a hint. It is recorded, with your name.
+    """Ask something of a study: pause, resume, stop, end one trial, leave a hint, set a gate or take one away. It is
+    recorded, with your name.
 
     Exit code 0: it stands in the ledger; 2: it makes no sense, and nothing was done; 75: the controller has not taken
     it up yet.
     """
     where = folder(study)
     request = _request(op, text, why, by or _me(), trial)
+    if op == "gate":
+        request = replace(request, text="", gate=_gate(text, command, phase, timeout_s))
+    elif command:
+        raise UsageError(f"{op}: expected nothing after {text!r}, found {command[0]!r}")
     _sensible(fold(read_ledger(where)), request, where)
     entry, pid = _through_inbox(where, request)
     if entry is None and pid is None:
@@ -73,16 +92,37 @@ def _request(op: Op, text: str | None, why: str, by: str, trial: int | None) -> 
     """The request. Raises UsageError where words are missing, or stand where none belong."""
     if op == "hint" and not (text or "").strip():
         raise UsageError('expected a hint: metaloop steer STUDY hint "try a smaller learning rate"')
-    if op != "hint" and text is not None:
+    if op in ("gate", "ungate") and not text:
+        raise UsageError(f"{op}: expected a name: metaloop steer STUDY {op} tests" + GATES.get(op, ""))
+    if op not in ("hint", "gate", "ungate") and text is not None:
         more = f"--trial {text}" if op == "kill" and text.isdigit() else f"--why {text!r}"
         raise UsageError(f"{op}: expected no text, found {text!r}; did you mean {more}?")
     if op == "kill" and trial is None:
         raise UsageError("kill: expected --trial N, the number of a trial that runs; `metaloop status` shows them")
-    if op != "kill" and trial is not None:
+    if op not in ("kill", "gate") and trial is not None:
         raise UsageError(f"{op}: expected no --trial; it asks something of the whole study")
-    for name, words in (("the hint", text or ""), ("--why", why), ("--by", by)):
+    for name, words in (("the text", text or ""), ("--why", why), ("--by", by)):
         _fit(name, words)
     return Directed(request_id(), op, by, why, trial=trial, text=text or "")
+
+
+GATES = {"gate": " -- python -m pytest -q"}
+
+
+def _gate(name: str | None, command: Sequence[str], phase: Literal["pre", "post"], timeout_s: float) -> Gate:
+    """The gate. Raises UsageError for one that no study file could have."""
+    if not re.fullmatch(GATE_NAME, name or ""):
+        raise UsageError(f"gate: expected a name of letters, digits, - and _, of at most 40; found {name!r}")
+    if not command:
+        raise UsageError(f"gate: expected a command: metaloop steer STUDY gate {name}{GATES['gate']}")
+    if not 0 < timeout_s <= 1e9:
+        raise UsageError(f"gate: expected --timeout-s above 0, found {timeout_s:g}")
+    for word in command:
+        _fit("the command", word)
+    found = shutil.which(command[0]) if "/" not in command[0] else command[0]
+    if found is None:
+        raise UsageError(f"gate: expected a program that can be run; {command[0]!r} is not on PATH")
+    return Gate(name or "", (found, *command[1:]), phase, timeout_s)
 
 
 def _fit(name: str, words: str) -> None:
@@ -106,6 +146,17 @@ def _sensible(study: Study, request: Directed, where: Path) -> None:
         raise UsageError(
             f"{shown(where)}: this study is over ({study.closed.why}): there is nothing to {request.op}; "
             "`metaloop run` with a larger budget makes it go on"
+        )
+    if request.gate is not None and request.gate.name in study.gates:
+        raise UsageError(f"gate: there is one of the name {request.gate.name!r}; take it away first, with ungate")
+    if request.gate is not None and request.trial is not None and request.trial not in study.trials:
+        raise UsageError(f"gate: there is no trial {request.trial}; `metaloop status` shows them")
+    for word in request.gate.command if request.gate is not None and study.the_terms.mutable else ():
+        if study.the_terms.contract.allows(os.path.normpath(word)):
+            raise UsageError(f"gate: expected what candidates cannot change; {word!r} is mutable")
+    if request.op == "ungate" and request.text not in study.gates:
+        raise UsageError(
+            f"ungate: expected one of {', '.join(study.gates) or 'none: there is no gate'}; found {request.text!r}"
         )
     if request.op == "kill" and request.trial not in (running := _running(study)):
         there = ", ".join(map(str, running)) or "none"
@@ -155,7 +206,7 @@ def _recorded(where: Path, request: Directed) -> Entry | None:
 
 def _under_lease(where: Path, request: Directed) -> Entry:
     """Records it ourselves: nobody else may write while we hold the lease."""
-    if request.op not in ("hint", "kill"):
+    if request.op not in LASTING:
         raise UsageError(
             f"{shown(where)}: no controller runs this study, so there is nothing to {request.op}; "
             "it goes on when `metaloop run` is typed, and not before"
@@ -193,8 +244,6 @@ def _told(where: Path, request: Directed, entry: Entry | None, pid: int | None, 
             "yellow",
         )
     else:
-        late = (
-            "" if pid is not None or request.op == "hint" else "; no controller runs: the next `metaloop run` does it"
-        )
+        late = "; no controller runs: the next `metaloop run` does it" if pid is None and request.op == "kill" else ""
         tell(clean(f"{request.op}: recorded as entry {entry.place}: {COMES_OF_IT[request.op]}{late}"))
     return code

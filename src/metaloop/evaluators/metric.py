@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from sys import intern
 from typing import cast
 
-from metaloop.roles import Outcome, StepOutcome
+from metaloop.roles import GATE, Outcome, StepOutcome
 from metaloop.terms import Terms
 from metaloop.values import Failed, FailureKind, Objective, Ran, number
 
@@ -43,11 +43,12 @@ def reader(terms: Terms) -> Callable[[Outcome], Ran | Failed]:
 
     def read(outcome: Outcome) -> Ran | Failed:
         seconds = sum(step.seconds for step in outcome.steps)
+        last = outcome.steps[0]
         for step in outcome.steps:
-            if (failure := _broken(step)) is not None:
+            if (failure := _broken(step, ran=last.name in ("train", "evaluate"))) is not None:
                 kind, reason = failure
                 return Failed(kind, reason, seconds, step.stderr[-TAIL:])
-        last = outcome.steps[-1]
+            last = last if step.name.startswith(GATE) else step
         if last.name == "prepare":  # it is not measured
             return Ran({}, seconds)
         found = _Found()
@@ -67,21 +68,24 @@ def reader(terms: Terms) -> Callable[[Outcome], Ran | Failed]:
     return read
 
 
-def _broken(step: StepOutcome) -> tuple[FailureKind, str] | None:
-    """Why a step gave nothing that can be believed, whatever it printed."""
+def _broken(step: StepOutcome, ran: bool) -> tuple[FailureKind, str] | None:
+    """Why a step gave nothing that can be believed, whatever it printed. A gate that is not passed before the candidate
+    `ran` is one of the build: the same idea may do better; after that, it is one of the idea.
+    """
+    name = step.name.replace(GATE, "gate ", 1)
     if step.limit is not None:
         told = {
-            "wall": f"{step.name} ran longer than its time limit and was ended after {step.seconds:.1f} s",
-            "stopped": f"{step.name} was stopped",
+            "wall": f"{name} ran longer than its time limit and was ended after {step.seconds:.1f} s",
+            "stopped": f"{name} was stopped",
         }
-        return "limit", told.get(step.limit, f"{step.name} went over its limit of {step.limit}")
+        return "limit", told.get(step.limit, f"{name} went over its limit of {step.limit}")
     if step.exit == 0:
         return None
     how = f"exit code {step.exit}" if step.exit is not None else f"signal {step.signal}"
     said = next((line.strip() for line in reversed(step.stderr.splitlines()) if line.strip()), "")
-    reason = f"{step.name} ended with {how}" + (f": {said[:300]}" if said else "")
-    if step.name == "check":
-        return "build", reason
+    reason = f"{name} ended with {how}" + (f": {said[:300]}" if said else "")
+    if step.name == "check" or step.name.startswith(GATE):
+        return "hypothesis" if ran else "build", reason
     if step.name == "evaluate":
         return "evaluation", reason
     return ("build" if step.exit in (126, 127) or _SYNTAX.search(step.stderr) else "hypothesis"), reason

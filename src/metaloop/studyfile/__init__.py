@@ -23,7 +23,7 @@ from metaloop.studyfile import schema, yaml12
 from metaloop.studyfile.crosschecks import Checks, arms, asks, edits
 from metaloop.studyfile.schema import Document, Fault, RangeKeys, dotted, found
 from metaloop.studyfile.yaml12 import Node, Place, Unreadable
-from metaloop.terms import AgentSpec, Baseline, Bounds, Limits, ModelSpec, Terms
+from metaloop.terms import AgentSpec, Baseline, Bounds, Gate, Limits, ModelSpec, Terms
 from metaloop.values import Constraint, Domain, Objective, Scalar, Space, Value, accept, canonical, digest, number
 
 MOST_BYTES = 1 << 20
@@ -525,6 +525,7 @@ def _terms(document: Document, checks: Checks) -> Terms:
         required_calls=tuple(policy.required_calls),
         check=tuple(policy.check_cmd or ()),
         frontier=_frontier(policy) if edits(policy) else {},
+        gates=tuple(Gate(gate.name, tuple(gate.cmd), gate.phase, gate.timeout_s) for gate in document.gates),
     )
 
 

@@ -64,6 +64,7 @@ class Checks:
             *self._model(),
             *self._lanes(),
             *self._files(),
+            *self._gates(),
             *self._telemetry(),
         ]
 
@@ -254,6 +255,18 @@ class Checks:
             if folder is None or not is_dir(folder):
                 message = f"expected a folder of patches, found {'none' if folder is None else f'none at {folder}'}"
                 yield Fault(("policy", "patches"), f"{message}; add patches: FOLDER")
+
+    def _gates(self) -> Iterator[Fault]:
+        """Each by a name of its own; and none that a candidate could change, as far as its words name files."""
+        seen: set[str] = set()
+        for index, gate in enumerate(self.document.gates):
+            if gate.name in seen:
+                yield Fault(("gates", index, "name"), f"expected each name once, found {gate.name!r} again")
+            seen.add(gate.name)
+            for word in gate.cmd:
+                if os.path.normpath(word) in self.mutable:
+                    message = f"expected what candidates cannot change; {word!r} is mutable: take it out of that"
+                    yield Fault(("gates", index, "cmd"), message)
 
     def _lanes(self) -> Iterator[Fault]:
         controller = self.document.controller

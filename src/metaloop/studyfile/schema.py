@@ -29,6 +29,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from metaloop.studyfile.yaml12 import Place
+from metaloop.terms import GATE_NAME
 from metaloop.values import Choices, Domain, Range, Scalar, number
 
 
@@ -540,6 +541,15 @@ class EvaluationKeys(Section):
     baseline_repeats: Annotated[int, Field(ge=0, le=1000)] = Field(3, description="how often the baseline is measured")
 
 
+class GateKeys(Section):
+    """A command that every candidate has to pass."""
+
+    name: Annotated[str, Field(pattern=f"^{GATE_NAME}$")] = Field(description="letters, digits, - and _")
+    cmd: Command = Field(description="passed, if it ends with exit code 0; a list of arguments, never a shell")
+    phase: Literal["pre", "post"] = Field("pre", description="before the candidate is run, or after")
+    timeout_s: Seconds = Field(600.0, description="seconds of wall clock; the quickest come first")
+
+
 class BaselineKeys(Section):
     """What everything is compared with: these parameters, or another command. One of the two."""
 
@@ -638,6 +648,7 @@ class Document(Section):
         ]
         | None
     ) = Field(None, description="default: train_cmd without parameters; {params}, {cmd}, or none")
+    gates: list[GateKeys] = Field([], description="commands that every candidate has to pass, or it has failed")
     controller: ControllerKeys = ControllerKeys.model_construct()
     telemetry: TelemetryKeys = TelemetryKeys.model_construct()
     comparability: ComparabilityKeys = ComparabilityKeys.model_construct()
@@ -653,7 +664,7 @@ def json_schema() -> dict[str, object]:
 # ---- keys that are known and come later: to add one, delete its row --------------------------------------------------
 
 LATER: frozenset[str] = frozenset({
-    *("gates", "harness", "director", "tournament"),
+    *("harness", "director", "tournament"),
     *("target.sandbox", "target.private", "target.holdout_cmd", "target.resources", "target.price_per_hour"),
     *("target.warm", "target.url", "target.headers", "target.limits.disk"),
     *("evaluation.prefer_simpler",),
@@ -680,6 +691,7 @@ NESTED: dict[str, type[BaseModel]] = {
     "models.ROLE.price": PriceKeys,
     "evaluation": EvaluationKeys,
     "baseline": BaselineKeys,
+    "gates": GateKeys,
     "controller": ControllerKeys,
     "controller.parallel": ParallelKeys,
     "telemetry": TelemetryKeys,
@@ -792,7 +804,6 @@ EXPECTED: dict[str, str] = {
     "dict_type": "keys and values",
     "model_type": "keys and values",
     "model_attributes_type": "keys and values",
-    "string_pattern_mismatch": "8 to 64 hexadecimal digits",
 }
 REQUIRED: dict[str, str] = {
     "objective": "add objective: {metric: NAME, direction: max}",
@@ -837,6 +848,10 @@ def _expected(kind: str, context: Mapping[str, Any]) -> str:
             return f"at most {context['max_length']} entries"
         case "string_too_short":
             return "some text"
+        case "string_pattern_mismatch" if GATE_NAME in context["pattern"]:
+            return "a name of letters, digits, - and _, of at most 40"
+        case "string_pattern_mismatch":
+            return "8 to 64 hexadecimal digits"
         case _:
             return EXPECTED.get(kind, kind.replace("_", " "))
 

@@ -6,7 +6,7 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
@@ -590,7 +590,22 @@ class ProcessExecutorConformance(ExecutorConformance):
         )
         assert outcome.metrics == "true"
 
-    def _metrics(self, tmp_path: Path, *scripts: str) -> Outcome:
+    def test_a_gate_tells_no_metrics(self, tmp_path: Path) -> None:
+        """Whether it comes before or after, it neither forges nor removes what the step between has told."""
+        forged, honest = "echo forged > $METALOOP_METRICS", "printf true > $METALOOP_METRICS"
+        for number, (scripts, found) in enumerate((
+            ((forged, honest, forged), "true"), ((forged, "true", forged), None), (("true", honest, "true"), "true"),
+            (("true", honest, "rm -f *"), "true"), ((forged, "exit 3", "true"), None),
+        )):  # fmt: skip
+            (tmp_path / str(number)).mkdir()
+            outcome = self._metrics(tmp_path / str(number), *scripts, names=("gate-a", "step", "gate-b"))
+            assert outcome.metrics == found, scripts
+
+    def _metrics(self, tmp_path: Path, *scripts: str, names: Sequence[str] = ()) -> Outcome:
         job = self.job(tmp_path, *(("sh", "-c", script) for script in scripts))
+        if names:
+            steps = zip(job.steps, names, strict=True)
+            named = tuple(msgspec.structs.replace(step, name=name) for step, name in steps)
+            job = msgspec.structs.replace(job, steps=named)
         job = msgspec.structs.replace(job, env={**job.env, "METALOOP_METRICS": f"{job.dir}/{job.metrics}"})
         return self.alone(tmp_path, lambda executor: self.run(executor, job))

@@ -1,0 +1,195 @@
+"""Gates: commands that a candidate has to pass, by all of a study or by one branch of its tree."""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from metaloop.events import Directed
+from metaloop.study import evolve
+from metaloop.terms import Gate
+from test_code_study import block, ideas, shop
+from test_tree import ended, grown
+from workshop import Workshop, until
+
+PYTHON = [sys.executable, "-c"]
+FASTER = tuple(block("src/model.py", f"RATE = 0.{n}", f"RATE = 0.{n + 1}") for n in range(1, 8))
+
+
+def gate(name: str, code: str, **more: object) -> dict[str, object]:
+    return {"name": name, "cmd": [*PYTHON, code], **more}
+
+
+def gated(folder: Path, *gates: dict[str, object], **keys: object) -> Workshop:
+    made = shop(folder)
+    made.write(gates=list(gates), **keys)
+    return made
+
+
+def test_what_does_not_pass_a_gate_has_failed_and_never_runs(tmp_path: Path) -> None:
+    """Before it is run it is one of the build, after it one of the idea; and the reason says which gate, and why."""
+    made = gated(
+        tmp_path,
+        gate("small", "import sys; sys.path.insert(0, 'src'); import model; assert model.RATE < .35, 'too large'"),
+        gate("odd", "import sys; sys.path.insert(0, 'src'); import model; assert model.RATE != .2", phase="post"),
+    )
+    steps = [(0.1, 0.2), (0.1, 0.3), (0.3, 0.4)]
+    ideas(made, *(block("src/model.py", f"RATE = {old}", f"RATE = {new}") for old, new in steps))
+    assert made.run().code == 0
+    rows = made.rows()[1:]
+    assert [(row["verdict"], row["failure"]) for row in rows] == [
+        ("failed", "hypothesis"), ("crowned", ""), ("failed", "build")]  # fmt: skip
+    assert "gate odd ended with exit code 1: AssertionError" in rows[0]["reason"]
+    assert "gate small ended with exit code 1: AssertionError: too large" in rows[2]["reason"]
+    attempt = next((made.study / "trials/0003").iterdir())
+    assert (attempt / "train.out").stat().st_size == 0
+    assert (next((made.study / "trials/0002").iterdir()) / "gate-odd.out").exists()
+    assert made("audit").code == 0
+
+
+def test_a_baseline_that_does_not_pass_is_no_baseline(tmp_path: Path) -> None:
+    """Whoever asks for a gate that their own code does not pass is told so, before anything is spent."""
+    made = gated(tmp_path, gate("no", "raise SystemExit('never')"))
+    ideas(made, FASTER[0])
+    done = made.run()
+    assert (done.code, "gate no ended with exit code 1: never" in done.out + done.err) == (3, True), done
+    checked = made("check", "study.yaml")
+    assert (checked.code, "gate no ended with exit code 1: never" in checked.out + checked.err) == (3, True)
+
+
+def test_a_gate_is_told_of_no_place_for_results_and_runs_once_a_candidate(tmp_path: Path) -> None:
+    """Neither repeats of the baseline nor proofs run it again; and the quickest comes first."""
+    seen = tmp_path / "seen.jsonl"
+    told = f"import json, os; open({str(seen)!r}, 'a').write(json.dumps(dict(os.environ)) + chr(10))"
+    made = gated(
+        tmp_path, gate("slow", told, timeout_s=9), gate("quick", told, timeout_s=5), gate("after", told, phase="post"),
+        evaluation={"rule": "proven", "baseline_repeats": 3},
+    )  # fmt: skip
+    ideas(made, FASTER[0])
+    assert made.run().code == 0
+    environs = [json.loads(line) for line in seen.read_text().splitlines()]
+    assert [env["METALOOP_TRIAL"] for env in environs] == ["0"] * 3 + ["1"] * 3
+    assert not any({"METALOOP_METRICS", "METALOOP_PROGRESS"} & env.keys() for env in environs)
+    first = next((made.study / "trials/0001").glob("r0-*"))
+    began = [(first / f"gate-{name}.out").stat().st_mtime_ns for name in ("quick", "slow", "after")]
+    assert began == sorted(began)
+
+
+@pytest.mark.parametrize(
+    ("gates", "said"),
+    [
+        ([gate("a", "0"), gate("a", "1")], "gates[1].name: expected each name once, found 'a' again"),
+        ([gate("a b", "0")], "gates[0].name: expected a name of letters, digits, - and _, of at most 40"),
+        ([{"name": "a"}], "gates[0].cmd: expected this key"),
+        ([{"name": "a", "cmd": []}], "gates[0].cmd: expected at least one entry"),
+        ([{"name": "a", "cmd": ["no-such-thing"]}], "gates[0].cmd: expected a program that can be run"),
+        ([gate("a", "0", phase="later")], "gates[0].phase: expected 'pre' or 'post'"),
+        ([{"name": "a", "cmd": [sys.executable, "src/model.py"]}], "'src/model.py' is mutable: take it out of that"),
+        ([{"name": "a", "cmd": [sys.executable, "./src/model.py"]}], "'./src/model.py' is mutable"),
+        ([gate("a", "0", timeout_s=0)], "gates[0].timeout_s: expected a number above 0"),
+    ],
+)
+def test_gates_that_make_no_sense_are_refused(tmp_path: Path, gates: list[dict[str, object]], said: str) -> None:
+    made = gated(tmp_path, *gates)
+    ideas(made, FASTER[0])
+    done = made.run()
+    assert (done.code, said in done.err) == (2, True), done.err
+
+
+def test_a_gate_is_inherited_down_the_tree(tmp_path: Path) -> None:
+    """One on a trial is for it and what grows from it; one on nothing for all; and one that was taken away for none."""
+    study = ended(grown([(0, 5.0), (0, 2.0), (2, 3.0), (3, 4.0)], gates=(Gate("all", ("true",)),)))
+
+    def say(op: str, name: str, trial: int | None = None) -> None:
+        made = Gate(name, ("x",)) if op == "gate" else None
+        event = Directed(f"{op}{name}", op, "anna", trial=trial, gate=made, text="" if made else name)
+        evolve(study, type("Entry", (), {"place": study.place + 1, "at": 0.0, "event": event})())
+
+    def names(number: int) -> list[str]:
+        return [gate.name for gate in study.gates_of(number)]
+
+    say("gate", "own", 2)
+    assert [names(n) for n in range(5)] == [["all"], ["all"], ["all", "own"], ["all", "own"], ["all", "own"]]
+    say("gate", "more", 3)
+    assert [names(n) for n in (1, 2, 4)] == [["all"], ["all", "own"], ["all", "own", "more"]]
+    say("ungate", "own")
+    say("ungate", "all")
+    assert [names(n) for n in (1, 2, 4)] == [[], [], ["more"]]
+    assert [event.by for event in study.regated] == ["anna"] * 4
+
+
+def test_a_person_sets_a_gate_on_a_branch_while_it_grows_and_takes_it_away(tmp_path: Path) -> None:
+    """Recorded with who asked and why; and the report says so."""
+    made = shop(tmp_path)
+    text = (made.folder / "bench.py").read_text()
+    (made.folder / "bench.py").write_text("import time\ntime.sleep(2)\n" + text)
+    ideas(made, FASTER[0], *(block("src/model.py", "STEPS = 1", f"STEPS = -{n}") for n in range(1, 9)))
+    process = made.start("run", "study.yaml")
+
+    def verdicts() -> list[str]:
+        return [row["verdict"] for row in made.rows()] if (made.study / "ledger.sqlite").exists() else []
+
+    until(lambda: "crowned" in verdicts()[1:], every=0.1)
+    asked = made(
+        "steer",
+        "study.yaml",
+        "gate",
+        "no",
+        "--trial",
+        "1",
+        "--by",
+        "anna",
+        "--why",
+        "it leaks",
+        "--",
+        "sh",
+        "-c",
+        "sleep 2; false",
+    )
+    assert asked.code == 0, asked.err
+    assert "trials that begin from now on have to pass it" in asked.out
+    assert "gates: no, by trial 1 and what grows from it" in made("status").out
+    until(lambda: "failed" in verdicts(), every=0.1)
+    assert made("steer", "study.yaml", "gate", "no", "--", "true").code == 2
+    assert made("steer", "study.yaml", "ungate", "no", "--by", "ben").code == 0
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    failed = [row for row in made.rows() if row["verdict"] == "failed"]
+    assert failed
+    assert all("gate no ended with exit code 1" in row["reason"] for row in failed)
+    report = made("report").out
+    assert "anna set the gate no: it leaks." in report
+    assert "ben took the gate no away." in report
+    assert made("audit").code == 0
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["gate"], "expected a name: metaloop steer STUDY gate tests -- python -m pytest -q"),
+        (["gate", "a"], "expected a command: metaloop steer STUDY gate a -- python -m pytest -q"),
+        (["gate", "a b", "--", "true"], "expected a name of letters"),
+        (["gate", "a", "--", "no-such-thing"], "'no-such-thing' is not on PATH"),
+        (["gate", "a", "--trial", "99", "--", "true"], "there is no trial 99"),
+        (["gate", "a", "--timeout-s", "nan", "--", "true"], "expected --timeout-s above 0"),
+        (["gate", "a", "--", sys.executable, "src/model.py"], "'src/model.py' is mutable"),
+        (["ungate", "a"], "expected one of none: there is no gate; found 'a'"),
+        (["stop", "--", "true"], "stop: expected no text, found 'true'"),
+        (["hint", "a", "--", "true"], "hint: expected nothing after 'a', found 'true'"),
+    ],
+)
+def test_steering_gates_without_sense_is_refused(tmp_path: Path, args: list[str], said: str) -> None:
+    made = shop(tmp_path)
+    ideas(made, *FASTER)
+    (made.folder / "bench.py").write_text("import time\ntime.sleep(60)\n")
+    process = made.start("run", "study.yaml")
+    until(lambda: (made.study / "ledger.sqlite").exists() and made("status").code == 0, every=0.1)
+    process.kill()
+    process.wait()
+    done = made("steer", "study.yaml", *args)
+    assert (done.code, said in done.err) == (2, True), done.err
+    for pid in made.alive():
+        os.kill(pid, signal.SIGKILL)
