@@ -33,7 +33,8 @@ def asked_for(view: View) -> Proposal:
     from metaloop.policies.code import edited  # of code studies alone
 
     values = dict(request.change.values) if request.change is not None else {}
-    return edited(view, request.text, "person", request.why, Params({}), None, values)
+    root = None if view.baseline is None else view.baseline.number
+    return edited(view, request.text, "person", request.why, Params({}), root, values)
 
 
 def baseline(view: View) -> Proposal:
