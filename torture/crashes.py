@@ -24,13 +24,15 @@ from metaloop.events import Resumed
 KINDS = ("pwrite64", "write", "fdatasync", "fsync", "sendto", "rename", "unlink", "mkdir", "ftruncate", "vfork")
 
 
-def random_kills(kills: int, seed: int, *, source: Path | None = None, trials: int = 20) -> bool:
+def random_kills(
+    kills: int, seed: int, *, source: Path | None = None, trials: int = 20, make: type[Bench] = Bench
+) -> bool:
     """Campaigns over one lane and two, until so many kills were made."""
     dice, killed, campaigns, extra, lost, times = random.Random(seed), 0, 0, 0, 0, list[float]()
     ok = True
     with scratch() as base:
         while killed < kills:
-            bench = Bench(base / str(campaigns), trials, 1 + campaigns % 2, source=source)
+            bench = make(base / str(campaigns), trials, 1 + campaigns % 2, source=source)
             expected, runs = reference(bench)
             here, campaigns = 0, campaigns + 1
             before: dict[int, object] = {}
@@ -81,7 +83,13 @@ def readable(bench: Bench) -> tuple[list[str], dict[int, object]]:
 
 
 def exact(
-    stride: int = 1, kinds: Sequence[str] = KINDS, *, source: Path | None = None, trials: int = 5, most: int = 10**6
+    stride: int = 1,
+    kinds: Sequence[str] = KINDS,
+    *,
+    source: Path | None = None,
+    trials: int = 5,
+    most: int = 10**6,
+    make: type[Bench] = Bench,
 ) -> bool:
     """At the k-th call, before it is made. `most`: points of a kind."""
     points, bad, extra, began_at = 0, 0, 0, time.monotonic()
@@ -89,7 +97,7 @@ def exact(
         for kind in kinds:
             k, survived = 1, 0
             while not survived and k <= stride * most:
-                bench = Bench(base / f"{kind}{k}", trials, pace="0", source=source)
+                bench = make(base / f"{kind}{k}", trials, pace="0", source=source)
                 expected, runs = reference(bench)
                 inject = f"inject={kind}:signal=SIGKILL:when={k}"
                 hit = bench.run(under=("strace", "-o", "/dev/null", "-e", f"trace={kind}", "-e", inject))

@@ -90,9 +90,11 @@ class Bench:
         }  # fmt: skip
         (self.folder / "study.yaml").write_text(json.dumps(keys))
 
+    file = "study.yaml"
+
     @property
     def study(self) -> Path:
-        return self.folder / ".metaloop" / "s"
+        return (self.folder / self.file).parent / ".metaloop" / "s"
 
     def words(self, end: str) -> Path:
         """Beside the folder, so that they outlive it. Of several controllers at once: of the last."""
@@ -111,7 +113,7 @@ class Bench:
         out, err = self.words(".out").open("w"), self.words(".err").open("w")
         with out, err:
             return subprocess.Popen(
-                [*under, str(METALOOP), *(args or ("run", "study.yaml"))], cwd=self.folder, text=True, stdout=out,
+                [*under, str(METALOOP), *(args or ("run", self.file))], cwd=self.folder, text=True, stdout=out,
                 stderr=err, env=self.environment(env), stdin=subprocess.DEVNULL, start_new_session=True,
             )  # fmt: skip
 
@@ -221,10 +223,10 @@ _references: dict[tuple, tuple[dict, int]] = {}
 
 def reference(like: Bench) -> tuple[dict, int]:
     """What a study like this one comes to when it is left alone, and how often its script runs."""
-    key = (like.trials, like.lanes, like.source)
+    key = (type(like), like.trials, like.lanes, like.source)
     if key not in _references:
         with scratch() as base:
-            calm = Bench(base / "calm", like.trials, like.lanes, pace="0", source=like.source)
+            calm = type(like)(base / "calm", like.trials, like.lanes, pace="0", source=like.source)
             ended = calm.run()
             assert ended.code == 0, ended
             _references[key] = calm.told(), calm.executions()
