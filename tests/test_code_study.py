@@ -133,7 +133,7 @@ def test_patches_improve_a_program_and_what_was_found_can_be_had(tmp_path: Path)
     page = made("report").out
     assert "**`score` = 1.2, by trial 6.**" in page
     assert "\n+RATE = 0.2\n" in page
-    assert "| 4 | 0.6 | 0.6 beats 0.2 (trial 1) | src/model.py +1 -1 | patches: 04.txt | on trial 1 |" in page
+    assert "| 4 | 1 | 0.6 | 0.6 beats 0.2 (trial 1) | src/model.py +1 -1 | patches: 04.txt | on trial 1 |" in page
     assert "2 refused, 1 discarded." in page
 
     assert made("apply", "--here").code == 0

@@ -45,6 +45,8 @@ class Row(msgspec.Struct, frozen=True):
     gain: float | None = None
     noise: float | None = None
     against: int | None = None
+    parent: int | None = None
+    """What it grew from, if from anything."""
     changed: tuple[str, ...] = ()
     seconds: float = 0.0
     by: str = ""
@@ -104,6 +106,7 @@ def row(study: Study, trial: Trial) -> Row:
         gain=gain,
         noise=noise,
         against=against,
+        parent=trial.proposal.parent,
         changed=(
             *study.changed_code(trial.change, holder.change if holder else None),
             *changed(trial.change.values, holder.change.values if holder else {}),

@@ -99,12 +99,22 @@ def _kept(study: Study) -> Iterator[str]:
     if not kept:
         yield "Nothing."
         return
-    yield "| trial | value | evidence | what it changed | by | why it was tried |"
-    yield "|---|---|---|---|---|---|"
+    grown = any(trial.change.files for trial in kept)
+    yield f"| trial | {'from | ' * grown}value | evidence | what it changed | by | why it was tried |"
+    yield f"|---|{'---|' * grown}---|---|---|---|---|"
     for trial in kept:
         r = row(study, trial)
         value = "" if r.value is None else f"{r.value:.6g}"
-        cells = (str(trial.number), value, trial.why, " ".join(r.changed) or "nothing", r.by, trial.proposal.why)
+        origin = [str(r.parent) if r.parent is not None else ""] * grown
+        cells = (
+            str(trial.number),
+            *origin,
+            value,
+            trial.why,
+            " ".join(r.changed) or "nothing",
+            r.by,
+            trial.proposal.why,
+        )
         yield f"| {' | '.join(_cell(cell) for cell in cells)} |"
 
 
