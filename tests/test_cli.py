@@ -173,6 +173,25 @@ def test_init_writes_a_study_that_runs_and_never_writes_over_a_file(tmp_path: Pa
     assert (w.folder / "new/train.py").read_text() == "mine"
 
 
+def test_init_writes_a_study_of_code_that_finds_something(tmp_path: Path) -> None:
+    """The gate stops one idea, the contract another; what was found can be had, and nothing changes before."""
+    w = Workshop(tmp_path / "other")
+    w.env = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    assert w("init", "new", "--template", "code").code == 0
+    assert w("check", "new/study.yaml").code == 0
+    before = (w.folder / "new/pack.py").read_text()
+    done = w("run", "new/study.yaml")
+    assert done.code == 0, done.err
+    rows = [json.loads(line) for line in w("export", "new/study.yaml", "--format", "jsonl").out.splitlines()]
+    assert [row["verdict"] for row in rows] == ["crowned", "crowned", "crowned", "failed", "refused", "discarded"]
+    assert rows[3]["reason"].startswith("gate tests ended with exit code 1: [8]")
+    assert (w.folder / "new/pack.py").read_text() == before
+    assert w("apply", "new/study.yaml", "--here").code == 0
+    measured = subprocess.run([sys.executable, "measure.py"], cwd=w.folder / "new", capture_output=True, text=True)
+    assert measured.stdout == f"boxes={rows[2]['value']:g}\n"
+    assert w("init", "new", "--template", "code").code == 2
+
+
 def test_plain_lines_where_there_is_no_terminal(tmp_path: Path) -> None:
     """No bar, no colours, one line a trial on stderr; the card on stdout."""
     done = Workshop(tmp_path).run()

@@ -426,21 +426,25 @@ def init(
     folder: Annotated[Path, Parameter(help="Where to write.")] = Path(),
     /,
     *,
-    template: Literal["params"] = "params",
+    template: Annotated[
+        Literal["params", "code"], Parameter(help="What is improved: the parameters of a script, or a program itself.")
+    ] = "params",
 ) -> int:
     """Write a first study into a folder: a script, and a study file that explains itself. Never writes over a file."""
-    _copy(template, folder)
-    tell(f"wrote {folder / 'study.yaml'} and {folder / 'train.py'}; try: metaloop run {folder / 'study.yaml'}")
+    written = _copy(template, folder)
+    told = ", ".join(str(folder / name) for name in written)
+    tell(f"wrote {told}; try: metaloop run {folder / 'study.yaml'}")
     return 0
 
 
-def _copy(template: str, folder: Path) -> None:
+def _copy(template: str, folder: Path) -> list[str]:
+    """What was written, at the top of the folder. Raises UsageError where anything of it is there."""
     source = TEMPLATES / template
-    files = sorted(path for path in source.iterdir() if path.is_file())
-    if there := [path.name for path in files if (folder / path.name).exists()]:
+    names = sorted(path.name for path in source.iterdir() if path.name != "__pycache__")
+    if there := [name for name in names if (folder / name).exists()]:
         raise UsageError(
             f"{folder}: {', '.join(there)} is there already and is not written over; choose another folder"
         )
-    folder.mkdir(parents=True, exist_ok=True)
-    for path in files:
-        shutil.copyfile(path, folder / path.name)
+    ignore = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(source, folder, ignore=ignore, copy_function=shutil.copyfile, dirs_exist_ok=True)
+    return names
