@@ -1,8 +1,10 @@
 """What a trial is told: its commands, its environment, its folder. The names that scripts rely on stand here alone."""
 
+import re
 from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from functools import lru_cache
 from random import Random
 
@@ -50,14 +52,11 @@ def job(study: Study, trial: int, run: int, *, attempt: int, lane: int, nonce: s
     return Job(nonce, lane, directory, where.cwd, env, steps, bounds.limits, metrics=METRICS)
 
 
-BRIEF, BRIEF_FILE = "{brief}", "{brief_file}"
-
-
 def session(
     spec: AgentSpec, round: int, lane: int, nonce: str, bench: Bench, where: Surroundings, limits: Limits
 ) -> Job:
     """The job of a coding agent in its directory, told by a file; its folder is `trials/agent-RRRR/NONCE`."""
-    words = {BRIEF: bench.brief, BRIEF_FILE: bench.file}
+    words = {"{brief}": bench.brief, "{brief_file}": bench.file, **allowed(spec)}
     argv = [_filled(word, words) for word in spec.command]
     argv[0] = where.programs.get(spec.command[0], argv[0])
     told = {"METALOOP_STUDY": where.folder, "METALOOP_BRIEF": bench.file}
@@ -69,10 +68,15 @@ def session(
     return Job(nonce, lane, f"{where.folder}/trials/agent-{round:04}/{nonce}", bench.cwd, env, (step,), limits)
 
 
+def allowed(spec: AgentSpec) -> dict[str, str]:
+    """What a session may take, by its mark in the agent's command; money as plain digits, however little it is."""
+    given = {} if spec.turns is None else {"{turns}": str(spec.turns)}
+    return given if spec.usd is None else {**given, "{usd}": f"{Decimal(repr(spec.usd)):f}"}
+
+
 def _filled(word: str, words: Mapping[str, str]) -> str:
-    for mark, text in words.items():
-        word = word.replace(mark, text)
-    return word
+    """In one pass: a mark that stands in what another stands for is text."""
+    return re.sub("|".join(map(re.escape, words)), lambda mark: words[mark[0]], word)
 
 
 def _steps(study: Study, trial: int, run: int, directory: str) -> tuple[Step, ...]:

@@ -143,13 +143,16 @@ class AgentSpec(Value, frozen=True):
     """A coding agent of the user's. In its words `{brief}` is what it is told, `{brief_file}` a file with that.
 
     `env_allow`: variables that are passed to it. `home`: whether it has the user's own HOME, where many keep what they
-    are logged in with. `timeout_s`: seconds of wall clock for a session.
+    are logged in with. `timeout_s`: seconds of wall clock for a session. `turns` and `usd`: what a session may take at
+    most, and its own tool alone can hold that: they stand for `{turns}` and `{usd}` in its words.
     """
 
     command: tuple[str, ...]
     timeout_s: float = 1800.0
     env_allow: tuple[str, ...] = ()
     home: bool = False
+    turns: int | None = None
+    usd: float | None = None
 
 
 class Bounds(Value, frozen=True):

@@ -594,7 +594,7 @@ def _agent(policy: schema.PolicyKeys) -> AgentSpec | None:
     told = policy.agent
     if told is None or "agent" not in {policy.type, *arms(policy)}:
         return None
-    return AgentSpec(tuple(told.command), told.timeout_s, tuple(told.env_allow), told.home)
+    return AgentSpec(tuple(told.command), told.timeout_s, tuple(told.env_allow), told.home, told.turns, told.usd)
 
 
 KEYS_OF = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}

@@ -248,8 +248,8 @@ class Checks:
             if "agent" in {policy.type, *several} and getattr(controller, cap) is not None:
                 message = "cannot hold: what an agent spends is not known; give its command a limit of its own"
                 yield Fault(("controller", cap), message)
-        if "agent" in {policy.type, *several} and policy.agent is None and self.sound("policy.agent"):
-            yield Fault(("policy", "agent"), "expected who changes the code, found none; add agent: {command: [...]}")
+        if "agent" in {policy.type, *several}:
+            yield from self._agent()
         if "patches" in {policy.type, *several} and self.sound("policy.patches"):
             folder = None if policy.patches is None else self.base / policy.patches
             if folder is None or not is_dir(folder):
@@ -267,6 +267,23 @@ class Checks:
                 if os.path.normpath(word) in self.mutable:
                     message = f"expected what candidates cannot change; {word!r} is mutable: take it out of that"
                     yield Fault(("gates", index, "cmd"), message)
+
+    def _agent(self) -> Iterator[Fault]:
+        """What a coding agent needs: limits that only its own tool can hold stand in its command, or it has none."""
+        agent = self.document.policy.agent
+        if not self.sound("policy.agent"):
+            return
+        if agent is None:
+            yield Fault(("policy", "agent"), "expected who changes the code, found none; add agent: {command: [...]}")
+            return
+        for key, value, example in (("turns", agent.turns, "30"), ("usd", agent.usd, "2")):
+            marked = any(f"{{{key}}}" in word for word in agent.command)
+            if value is not None and not marked:
+                message = f'expected "{{{key}}}" in policy.agent.command, for its own tool to hold this, found none; '
+                yield Fault(("policy", "agent", key), message + f'add "{{{key}}}" after the option that limits it')
+            if value is None and marked:
+                message = f'expected what "{{{key}}}" stands for, found no policy.agent.{key}; add {key}: {example}'
+                yield Fault(("policy", "agent", "command"), message)
 
     def _lanes(self) -> Iterator[Fault]:
         controller = self.document.controller

@@ -435,6 +435,10 @@ class AgentKeys(Section):
     timeout_s: Seconds = Field(1800.0, description="seconds of wall clock for one session")
     env_allow: list[Variable] = Field([], description="variables that are passed to it")
     home: bool = Field(False, description="whether it has your HOME, where it may be logged in")
+    turns: Count | None = Field(None, description="what {turns} in its command stands for, which holds it to that")
+    usd: Annotated[float, Field(gt=0, le=1e6)] | None = Field(
+        None, description="the most that one session costs: what {usd} in its command stands for"
+    )
 
 
 SETTINGS: dict[str, dict[str, int | float]] = {
