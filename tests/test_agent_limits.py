@@ -51,7 +51,7 @@ def employed(made: Workshop) -> list[list[str]]:
 def test_what_a_session_may_take_is_told_to_its_tool(tmp_path: Path) -> None:
     """In its words, as plain digits; the same marks in what it is told are text."""
     made = employing(tmp_path, words=[*LIMITED, "{brief}"], turns=12, usd=0.00005)
-    made.write(policy=made.keys["policy"] | {"program_file": "task.md"}, controller={"max_iterations": 1})
+    made.write(policy={**made.keys["policy"], "program_file": "task.md"}, controller={"max_iterations": 1})
     (made.folder / "task.md").write_text("Keep {usd} and {brief_file} as they are.\n")
     done = made.run()
     assert done.code == 0, done.err
@@ -77,3 +77,34 @@ def test_a_limit_that_nobody_would_hold_is_refused(tmp_path: Path, words: list[s
     done = made.run()
     assert (done.code, said in done.err) == (2, True), done.err
     assert not made.study.exists()
+
+
+# ---- what a session cost ---------------------------------------------------------------------------------------------
+
+
+def account(usd: object, text: str = "WHY: more of it") -> str:
+    """What a tool with an output format of JSON prints at its end."""
+    usage = {"input_tokens": 10, "cache_read_input_tokens": 200, "output_tokens": 7}
+    return json.dumps({"type": "result", "total_cost_usd": usd, "usage": usage, "result": f"Well.\n{text}"})
+
+
+def test_what_the_tool_says_it_cost_is_what_the_study_cost(tmp_path: Path) -> None:
+    """By role, in the summary, `status` and `report`, as for models; and its reason is read from its answer."""
+    made = employing(tmp_path, told=f"working\n{account(0.25)}\n")
+    done = made.run("--json")
+    assert done.code == 0, done.err
+    asked = done.json["asked"]["agent"]
+    assert (asked["usd"], asked["tokens_in"], asked["tokens_out"]) == (0.5, 420, 14)
+    assert asked["seconds"] > 0
+    assert "more of it" in made("show", "1").out
+    assert "agent: 420 tokens in, 14 out, $0.5000" in made("status").out
+    assert "Asked as agent: 420 tokens in, 14 out, $0.5000." in made("report").out
+    assert made("audit").code == 0
+
+
+def test_a_tool_that_says_nothing_has_no_price(tmp_path: Path) -> None:
+    """What it cost is not known, and not nothing."""
+    made = employing(tmp_path, told="WHY: more of it")
+    done = made.run("--json")
+    assert done.json["asked"]["agent"]["usd"] is None
+    assert "its price is not known" in made("report").out

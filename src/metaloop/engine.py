@@ -43,10 +43,11 @@ from metaloop.events import StudyOpened as Opened
 from metaloop.flow import Session as Engagement
 from metaloop.jobs import PROGRESS, Surroundings, job, session
 from metaloop.plan import Act, AskModel, Close, OpenRound, Settle, StartRun, StopRun, Think, WakeAt, plan
+from metaloop.policies.told import said, told
 from metaloop.roles import Executor, Gone, Ledger, Model, Outcome, Running, Thought, Watch, Workspace
 from metaloop.study import PREPARE, STARTS, Run, Study, evolve, fold
 from metaloop.terms import Terms
-from metaloop.values import Failed, Pruned, Ran, Result, Stopped, Usage, Value
+from metaloop.values import Failed, Pruned, Ran, Result, Stopped, Value
 
 GRACE_S = 5.0
 """Seconds that a running trial is given to end by itself after the first interrupt."""
@@ -553,8 +554,9 @@ class Engine:
         if not files and not problem and (step.exit or step.limit):
             how = f"it was ended ({step.limit})" if step.limit else f"exit code {step.exit}"
             problem = f"nothing was changed, and {how}: {step.stderr.strip()[-300:]}"
-        told = {"files": files, "new": new, "printed": step.stdout[-TOLD:], "problem": problem}
-        return Reply(msgspec.json.encode(told).decode(), model=name, usage=Usage(step.seconds))
+        came = {"files": files, "new": new, "printed": said(step.stdout)[-TOLD:], "problem": problem}
+        usage = replace(told(step.stdout), seconds=step.seconds)
+        return Reply(msgspec.json.encode(came).decode(), model=name, usage=usage)
 
     # ---- waiting
 

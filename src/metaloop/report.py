@@ -84,7 +84,8 @@ def _work(study: Study) -> Iterator[str]:
     yield f"{told.trials} trials, {told.executions} runs, {study.at:.0f} s of wall clock. {closed}{noise}"
     for role, usage in sorted(study.costs.items()):
         money = "its price is not known" if usage.usd is None else f"${usage.usd:.4f}"
-        yield f"Asked as {_text(role)}: {usage.tokens_in} tokens in, {usage.tokens_out} out, {money}."
+        tokens = f"{usage.tokens_in} tokens in, {usage.tokens_out} out" if usage.tokens else f"{usage.seconds:.0f} s"
+        yield f"Asked as {_text(role)}: {tokens}, {money}."
     if study.gates:
         yield f"What every candidate had to pass: {_text(', '.join(gates(study)))}."
     for asked in study.regated:

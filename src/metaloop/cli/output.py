@@ -230,15 +230,14 @@ def proving(study: Study) -> list[str]:
 
 
 def asked(study: Study) -> list[str]:
-    """What was spent on asking models, a line a role; what is not known of a price is said."""
-    return [
-        f"{role}: {told_usage(usage) if usage.tokens else f'{usage.seconds:.0f} s'}"
-        for role, usage in sorted(study.costs.items())
-    ]
+    """What was spent on asking models and agents, a line a role; what is not known of a price is said."""
+    return [f"{role}: {told_usage(usage)}" for role, usage in sorted(study.costs.items())]
 
 
 def told_usage(usage: Usage) -> str:
-    """Tokens and money."""
+    """Tokens and money; the time it took, where nobody counted tokens."""
+    if not usage.tokens:
+        return f"{usage.seconds:.0f} s" + ("" if usage.usd is None else f", ${usage.usd:.4f}")
     money = "price not known" if usage.usd is None else f"${usage.usd:.4f}"
     return f"{usage.tokens_in} tokens in, {usage.tokens_out} out, {money}"
 
