@@ -1,6 +1,9 @@
 """What a coding agent may take, and what it cost: limits that its own tool holds, caps that we hold, what it tells."""
 
 import json
+import os
+import signal
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from test_code_study import shop
-from workshop import Workshop
+from workshop import Workshop, marked, until
 
 pytestmark = pytest.mark.slow
 
@@ -108,3 +111,169 @@ def test_a_tool_that_says_nothing_has_no_price(tmp_path: Path) -> None:
     done = made.run("--json")
     assert done.json["asked"]["agent"]["usd"] is None
     assert "its price is not known" in made("report").out
+
+
+# ---- caps ------------------------------------------------------------------------------------------------------------
+
+
+def capped(folder: Path, cap: float, told: str = "", trials: int = 9, **more: object) -> Workshop:
+    """An agent whose tool holds a session to 1 USD, in a study that may cost `cap`."""
+    made = employing(folder, told, words=["{usd}"], usd=1, **more)
+    made.write(controller={"max_iterations": trials, "max_cost_usd": cap})
+    return made
+
+
+@pytest.mark.parametrize(
+    ("usd", "sessions", "spent"),
+    [(1.0, 3, 3.0), (0.75, 4, 3.0), (0.9, 3, 2.7), (0.5, 5, 2.5), (None, 3, 3.0)],
+)
+def test_a_cap_holds_over_many_sessions(tmp_path: Path, usd: float | None, sessions: int, spent: float) -> None:
+    """No session is begun that could go over it; what was told is charged, and all of it where nothing was."""
+    made = capped(tmp_path, 3.4, account(usd))
+    done = made.run("--json")
+    assert done.code == 0, done.err
+    assert done.json["closed"]["reason"] == "cost"
+    assert len(employed(made)) == sessions
+    assert done.json["asked"]["agent"]["usd"] == pytest.approx(spent)
+    assert len(made.rows()) == sessions + 1
+    alerts = made("status", "--json").json["alerts"]
+    unknown = ["agent: a session did not say what it cost, and is charged the $1 that it was given"]
+    assert alerts == (unknown if usd is None else [])
+    assert made("audit").code == 0
+
+
+def test_a_tool_that_does_not_hold_its_limit_is_charged_and_told_of(tmp_path: Path) -> None:
+    """What it told, which is more than it was given; the next session may be too dear then."""
+    made = capped(tmp_path, 3, account(1.75))
+    done = made.run()
+    assert done.code == 0
+    assert len(employed(made)) == 2
+    assert "cost $1.75, and was given $1: its tool did not hold that limit" in done.out + done.err
+    assert made("status", "--json").json["asked"]["agent"]["usd"] == 3.5
+    assert made("audit").code == 0
+
+
+def test_a_session_that_was_ended_is_charged_in_full(tmp_path: Path) -> None:
+    """What it told before it was ended by its limit on time is a part of what it cost."""
+    made = capped(tmp_path, 3, account(0.25), trials=1, timeout_s=1)
+    script = tmp_path / "agent.py"
+    script.write_text(
+        script.read_text().replace("print(", "import sys; print(") + "sys.stdout.flush(); time.sleep(9)\n"
+    )
+    done = made.run("--json")
+    assert done.json["asked"]["agent"]["usd"] == 1.0
+    assert made.rows()[1]["value"] == pytest.approx(0.2)  # it counts for what it wrote
+
+
+def test_money_that_does_not_pay_for_one_session_is_not_spent(tmp_path: Path) -> None:
+    """Exit code 5; with more, the same command goes on."""
+    made = capped(tmp_path, 0.5, account(0.1), trials=1)
+    assert made.run().code == 5
+    assert not employed(made)
+    assert made.run("--max-cost-usd", "1").code == 0
+    assert len(employed(made)) == 1
+
+
+@pytest.mark.parametrize(
+    ("keys", "cap", "said"),
+    [
+        ({}, {"max_cost_usd": 3}, 'nothing bounds what a session of the agent costs; add usd: 2 and "{usd}"'),
+        ({"usd": 1, "words": ["{usd}"]}, {"max_tokens": 1000}, "nothing bounds the tokens of an agent's session"),
+    ],
+)
+def test_a_cap_that_could_not_hold_is_refused(tmp_path: Path, keys: dict, cap: dict, said: str) -> None:
+    """Exit code 2, with what to type."""
+    made = employing(tmp_path, **keys)
+    made.write(controller=cap)
+    done = made.run()
+    assert (done.code, said in done.err) == (2, True), done.err
+
+
+def working(made: Workshop, sessions: int = 1) -> subprocess.Popen[str]:
+    """A controller whose agent is at work."""
+    process = made.start("run", "study.yaml")
+    until(lambda: len(employed(made)) == sessions, 30)
+    return process
+
+
+def spent(made: Workshop) -> float:
+    return made("status", "--json").json["asked"].get("agent", {"usd": 0.0})["usd"]
+
+
+def test_a_session_that_outlives_its_controller_is_charged_once(tmp_path: Path) -> None:
+    """After kill -9 the next controller hears what it told; the cap has room for no other meanwhile."""
+    made = capped(tmp_path, 1.3, account(0.75), seconds=1.5)
+    process = working(made)
+    process.kill()
+    process.communicate()
+    done = made.run("--json")
+    assert done.json["closed"]["reason"] == "cost"
+    assert (spent(made), len(employed(made))) == (0.75, 1)
+    assert made.rows()[1]["value"] == pytest.approx(0.2)
+    assert made("audit").code == 0
+
+
+@pytest.mark.parametrize("how", ["killed with its keeper", "interrupted"])
+def test_a_session_that_was_lost_with_its_controller_is_charged_in_full_and_once(tmp_path: Path, how: str) -> None:
+    """Whatever it would have told; the next one is charged for itself, and resuming again changes nothing."""
+    made = capped(tmp_path, 2.2, account(0.25), trials=1, seconds=3600)
+    process = working(made)
+    if how == "interrupted":
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+    else:
+        process.kill()
+        process.communicate()
+        kill_keepers(made)
+    script = tmp_path / "agent.py"
+    script.write_text(script.read_text().replace("3600", "0"))
+    done = made.run("--json")
+    assert done.code == 0, done.err
+    assert len(employed(made)) == 2
+    assert spent(made) == 1.25
+    assert made("audit").code == 0
+    assert made.run().code == 0
+    assert spent(made) == 1.25
+    until(lambda: not marked(str(tmp_path)))
+
+
+def test_what_is_lost_again_and_again_does_not_break_a_cap(tmp_path: Path) -> None:
+    """Each is charged in full, until there is no money for another."""
+    made = capped(tmp_path, 2.5, account(0.25), seconds=3600)
+    for sessions in (1, 2):
+        process = working(made, sessions)
+        process.kill()
+        process.communicate()
+        kill_keepers(made)
+    done = made.run("--json")
+    assert done.code == 5, done.err
+    assert (done.json["closed"]["reason"], spent(made), len(employed(made))) == ("cost", 2.0, 2)
+    assert made("audit").code == 0
+
+
+def test_a_session_that_a_study_ended_in_is_charged_once(tmp_path: Path) -> None:
+    """By its time, here; and it is begun anew where the study goes on."""
+    made = capped(tmp_path, 9, account(0.25), trials=1, seconds=3600)
+    made.write(controller={**made.keys["controller"], "max_wall_time_s": 3})
+    assert made.run("--json").json["closed"]["reason"] == "wall_clock"
+    assert spent(made) == 1.0
+    script = tmp_path / "agent.py"
+    script.write_text(script.read_text().replace("3600", "0"))
+    assert made.run("--max-wall-time-s", "60").code == 0
+    assert (spent(made), len(employed(made))) == (1.25, 2)
+    assert made("audit").code == 0
+
+
+def kill_keepers(made: Workshop) -> None:
+    """And with them all that runs in this study's lanes."""
+    wanted, found = os.fsencode(str(made.study)), list[int]()
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words, folder = (process / "cmdline").read_bytes(), os.fsencode((process / "cwd").readlink())
+        except OSError:
+            continue
+        if b"keeper.py" in words and wanted in words + folder:
+            found.append(int(process.name))
+    assert found
+    for keeper in found:
+        os.kill(keeper, signal.SIGKILL)

@@ -40,6 +40,7 @@ from metaloop.events import (
     Started,
     StudyClosed,
     StudyOpened,
+    Vanished,
 )
 from metaloop.plan import Close, OpenRound, StartRun, plan
 from metaloop.roles import Thought
@@ -111,6 +112,9 @@ def _check(study: Study, entry: Entry, thought: Thought, due: list[Event]) -> st
         case Engaged():
             asked = study.open[event.round].asked[event.stage][event.index]
             return "" if asked.missing() else "an agent was set to work on what was answered already"
+        case Vanished():
+            asked = study.open[event.round].asked[event.stage][event.index]
+            return "" if asked.at_work else "a session vanished that nobody was at work on"
         case Started():
             planned = StartRun(event.trial, event.run) in plan(study, entry.at)
             fresh = event.attempt == study.run(event.trial, event.run).attempt + 1

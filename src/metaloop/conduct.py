@@ -10,7 +10,7 @@ from typing import cast
 from msgspec.structs import replace
 
 from metaloop import __version__
-from metaloop.costs import spec, unaffordable, worst
+from metaloop.costs import session, spec, unaffordable, worst
 from metaloop.edits.contract import Broken
 from metaloop.events import (
     Abandoned,
@@ -93,13 +93,13 @@ def _asked(study: Study, round: Round, stage: Stage, state: Waiting) -> Event:
     if isinstance(state.ask, Runs):
         runs = state.ask
         return RunsAsked(round.number, runs.trial, runs.runs, runs.against, runs.against_runs)
-    if isinstance(state.ask, Session):
-        return Asked(round.number, stage, state.index, (state.ask.digest(),), ("agent",))
     told = prompts(state.ask)
     cases = tuple(worst(prompt, spec(study.bounds, prompt.role)) for prompt in told)
+    digests, roles = tuple(prompt.digest() for prompt in told), tuple(prompt.role for prompt in told)
+    if isinstance(state.ask, Session):
+        digests, roles, cases = (state.ask.digest(),), ("agent",), session(study.bounds.agent)
     if why := unaffordable(study, cases):
         return Abandoned(round.number, stage, "cost", why)
-    digests, roles = tuple(prompt.digest() for prompt in told), tuple(prompt.role for prompt in told)
     return Asked(round.number, stage, state.index, digests, roles, cases)
 
 

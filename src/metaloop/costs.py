@@ -1,4 +1,4 @@
-"""What asking models costs, and whether the next ask may be made: the worst case is set aside before it is.
+"""What asking models and agents costs, and whether the next ask may be made: the worst case is set aside before it is.
 
 Pure. A cap holds because nothing is asked that could go over it: spent, set aside and the new worst case together stay
 within it. An ask that was lost with its controller stays charged at its worst case.
@@ -6,9 +6,11 @@ within it. An ask that was lost with its controller stays charged at its worst c
 
 from collections.abc import Mapping, Sequence
 
+from msgspec.structs import replace
+
 from metaloop.flow import Prompt
 from metaloop.study import Study
-from metaloop.terms import Bounds, ModelSpec
+from metaloop.terms import AgentSpec, Bounds, ModelSpec
 from metaloop.values import Usage, canonical
 
 FRAME = 16
@@ -31,6 +33,26 @@ def worst(prompt: Prompt, who: ModelSpec | None) -> Usage:
         return Usage(0.0, size)
     out = who.max_tokens or 0
     return Usage(0.0, size, out, who.usd(size, out))
+
+
+def session(agent: AgentSpec | None) -> tuple[Usage, ...]:
+    """The most that a session may cost, as `Asked` has it; empty where nothing bounds that."""
+    return () if agent is None or agent.usd is None else (Usage(usd=agent.usd),)
+
+
+def charged(told: Usage, worst: Sequence[Usage], whole: bool) -> tuple[Usage, str]:
+    """What a session is charged, and what a person should know of it. What its tool told, if that is of the `whole`
+    session; where it is not, or it told nothing, no less than the worst case, so that a cap holds.
+    """
+    most = worst[0].usd if worst else None
+    if most is None:
+        return told, ""
+    if told.usd is not None and told.usd > most:
+        return told, f"a session cost ${told.usd:.6g}, and was given ${most:.6g}: its tool did not hold that limit"
+    if told.usd is None or not whole:
+        why = "did not say what it cost" if told.usd is None else "was ended before it could say what all of it cost"
+        return replace(told, usd=most), f"a session {why}, and is charged the ${most:.6g} that it was given"
+    return told, ""
 
 
 def foreseen(texts: Mapping[str, str], trials: int, who: ModelSpec) -> Usage:

@@ -17,6 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from metaloop.conduct import think, wanted
+from metaloop.costs import charged
 from metaloop.errors import UsageError
 from metaloop.events import (
     Alerted,
@@ -38,8 +39,10 @@ from metaloop.events import (
     RoundOpened,
     Started,
     StudyClosed,
+    Vanished,
 )
 from metaloop.events import StudyOpened as Opened
+from metaloop.flow import Exchange
 from metaloop.flow import Session as Engagement
 from metaloop.jobs import PROGRESS, Surroundings, job, session
 from metaloop.plan import Act, AskModel, Close, OpenRound, Settle, StartRun, StopRun, Think, WakeAt, plan
@@ -502,7 +505,8 @@ class Engine:
             self._facts.append(ask)
             return
         if isinstance(ask, Engagement):
-            reply = await self._engage(act, ask)
+            if (reply := await self._engage(act, ask)) is None:
+                return
         else:
             assert self.world.model is not None, "a policy asks, and no model was given"
             reply = await self.world.model.complete(ask)
@@ -511,27 +515,30 @@ class Engine:
 
     # ---- a coding agent
 
-    async def _engage(self, act: AskModel, ask: Engagement) -> Reply:
-        """One session, from wherever it stands to its end."""
+    async def _engage(self, act: AskModel, ask: Engagement) -> Reply | None:
+        """One session, from wherever it stands to its end. None where it was lost with its controller."""
         world, exchange = self.world, self.study.open[act.round].asked[act.stage][act.index]
         spec, workspace = self.study.bounds.agent, world.workspace
         assert spec is not None, "a policy sets an agent to work, and none was given"
         assert workspace is not None
         overlay = {path: self.study.contents[name] for path, name in ask.files.items()}
-        outcome: Outcome | Gone = Gone()
         lane = self._benches[act] = exchange.lane if exchange.handle else self._bench()
         try:
             if exchange.handle:
                 await workspace.adopt(lane, overlay)
                 outcome = await world.executor.wait(exchange.handle)
-            if isinstance(outcome, Gone):
+                if isinstance(outcome, Gone):
+                    self._append(Vanished(act.round, act.stage, act.index))
+                    return None
+            else:
                 bench = await workspace.bench(lane, overlay, ask.brief)
                 job = session(spec, act.round, lane, world.nonce(), bench, world.where, self.study.bounds.limits)
                 handle = await world.executor.start(job)
                 self._append(Engaged(act.round, act.stage, act.index, lane, handle))
                 await world.executor.release(handle)
                 outcome = await world.executor.wait(handle)
-            return await self._written(lane, spec.command[0], outcome)
+            reply = await self._written(lane, spec.command[0], outcome)
+            return self._charged(reply, exchange, outcome)
         finally:
             del self._benches[act]
 
@@ -557,6 +564,15 @@ class Engine:
         came = {"files": files, "new": new, "printed": said(step.stdout)[-TOLD:], "problem": problem}
         usage = replace(told(step.stdout), seconds=step.seconds)
         return Reply(msgspec.json.encode(came).decode(), model=name, usage=usage)
+
+    def _charged(self, reply: Reply, exchange: Exchange, outcome: Outcome | Gone) -> Reply:
+        """With what the session is charged. What a person should know of that is said, the same thing once."""
+        step = None if isinstance(outcome, Gone) else outcome.steps[-1]
+        whole = step is not None and step.limit is None and step.exit is not None
+        usage, notice = charged(reply.usage, exchange.worst, whole)
+        if notice and f"agent: {notice}" not in self.study.alerts:
+            self.alert("agent", notice)
+        return replace(reply, usage=usage)
 
     # ---- waiting
 

@@ -80,7 +80,8 @@ class RoundOpened(Event, frozen=True, tag="RoundOpened"):
 class Asked(Event, frozen=True, tag="Asked"):
     """The intent to ask: digests of the prompts that the flow of `stage` yielded as its `index`-th ask.
 
-    `roles`: who is asked, one a prompt. `worst`: what each may cost at most, which is set aside until it is answered.
+    `roles`: who is asked, one a prompt. `worst`: what each may cost at most, which is set aside until it is answered;
+    empty for a session of an agent that nothing bounds.
     """
 
     round: int
@@ -133,6 +134,16 @@ class Engaged(Event, frozen=True, tag="Engaged"):
     index: int
     lane: int
     handle: str
+
+
+class Vanished(Event, frozen=True, tag="Vanished"):
+    """The session that an agent was set to work on is gone, with its controller, and nobody knows what it spent: it is
+    charged at its worst case, and asked for anew.
+    """
+
+    round: int
+    stage: Stage
+    index: int
 
 
 class Replied(Event, frozen=True, tag="Replied"):
@@ -282,6 +293,7 @@ Fact: TypeAlias = (
     | Abandoned
     | Degraded
     | Engaged
+    | Vanished
     | Replied
     | Proposed
     | Refused

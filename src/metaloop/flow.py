@@ -112,6 +112,11 @@ class Exchange(msgspec.Struct):
     lane: int = 0
     """Of a session: where the agent works."""
 
+    @property
+    def at_work(self) -> bool:
+        """Whether it is a session that an agent was set to work on, and that has not ended as far as is known."""
+        return bool(self.handle) and bool(self.missing())
+
     def missing(self) -> tuple[int, ...]:
         return tuple(i for i, answer in enumerate(self.answers) if answer is None)
 

@@ -214,7 +214,7 @@ def _advance(study: Study, round: Round) -> list[Act]:
     for stage in ("propose", "measure"):
         for index, exchange in enumerate(round.asked[stage]):
             if not isinstance(exchange.asked, Runs) and (missing := exchange.missing()):
-                if unaffordable(study):  # a cap that was lowered, or asks that were lost: it is given up
+                if unaffordable(study) and not exchange.handle:  # a cap was lowered, or asks were lost: it is given up
                     return [Think(round.number, stage)]
                 return [AskModel(round.number, stage, index, member) for member in missing]
     if not round.proposed:

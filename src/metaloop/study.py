@@ -42,6 +42,7 @@ from metaloop.events import (
     Started,
     StudyClosed,
     StudyOpened,
+    Vanished,
 )
 from metaloop.flow import Exchange, Runs
 from metaloop.forecast import Curve
@@ -550,6 +551,10 @@ def evolve(study: Study, entry: Entry) -> None:
         case Engaged():
             exchange = study.open[event.round].asked[event.stage][event.index]
             exchange.handle, exchange.lane = event.handle, event.lane
+        case Vanished():
+            asked_for = study.open[event.round].asked[event.stage]
+            _lost(study, asked_for[event.index :])
+            del asked_for[event.index :]
         case Abandoned():
             _abandon(study, event)
         case Degraded():
@@ -560,6 +565,7 @@ def evolve(study: Study, entry: Entry) -> None:
             study.open[event.round].scores = ()
         case Faulted():
             round = study.open[event.round]
+            _lost(study, [exchange for exchange in round.asked[event.stage] if exchange.at_work])
             round.asked[event.stage].clear()
             study.faults += 1
             study.fault = event.reason
@@ -569,7 +575,7 @@ def evolve(study: Study, entry: Entry) -> None:
             study.alerts.append(event.text)
         case StudyClosed():
             study.closed = event
-            _forget_asks(study)
+            _forget_asks(study, over=study.mode == "run")
         case _:
             assert_never(event)
 
@@ -601,19 +607,23 @@ def _abandon(study: Study, event: Abandoned) -> None:
         _lost(study, round.asked[event.stage])
 
 
-def _forget_asks(study: Study, prompts_changed: bool = False) -> None:
+def _forget_asks(study: Study, prompts_changed: bool = False, over: bool = False) -> None:
     """Asks that nobody waits for any more are charged, and will be made anew; so will all of a round that had not
-    proposed, where its prompts are no longer what they were.
+    proposed, where its prompts are no longer what they were. What an agent is at work on is found again, and stays set
+    aside, unless all is `over` and it is ended.
     """
     for round in study.open.values():
         for stage, asked in round.asked.items():
-            _lost(study, asked)
-            engaged = any(
-                exchange.handle and exchange.missing() for exchange in asked
-            )  # it works on, and is found again
+            _lost(study, [exchange for exchange in asked if over or not exchange.at_work])
+            engaged = any(exchange.at_work for exchange in asked)
             anew = prompts_changed and stage == "propose" and not (round.proposed or engaged)
-            kept = [exchange for exchange in asked if exchange.handle or not _unanswered(exchange)]
+            kept = [exchange for exchange in asked if not _unanswered(exchange) or _found_again(exchange, over)]
             round.asked[stage] = [] if anew else kept
+
+
+def _found_again(exchange: Exchange, over: bool) -> bool:
+    """Whether what an agent does now is still waited for: what was charged is not, or it would be charged twice."""
+    return bool(exchange.handle) and not (over and exchange.worst)
 
 
 def _unanswered(exchange: Exchange) -> bool:
@@ -622,9 +632,12 @@ def _unanswered(exchange: Exchange) -> bool:
 
 
 def _lost(study: Study, asked: Sequence[Exchange]) -> None:
-    """Asks that nobody will hear the answer of, or only when they are made again: they may have been paid for."""
+    """Asks that nobody will hear the answer of, or only when they are made again: they may have been paid for. Not so a
+    session that has no handle: an agent is let go after that is recorded.
+    """
     for exchange in asked:
-        for member in exchange.missing() if exchange.worst else ():
+        begun = exchange.handle or exchange.roles != ("agent",)
+        for member in exchange.missing() if exchange.worst and begun else ():
             _charge(study, exchange, member, exchange.worst[member])
 
 

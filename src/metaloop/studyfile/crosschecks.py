@@ -243,11 +243,6 @@ class Checks:
         if not (policy.mutable or policy.mutable_file) and self.sound("policy.mutable", "policy.mutable_file"):
             message = "expected the files that may be changed, found none; add mutable: [src/train.py]"
             yield Fault(("policy", "mutable"), message)
-        controller = self.document.controller
-        for cap in ("max_cost_usd", "max_tokens"):
-            if "agent" in {policy.type, *several} and getattr(controller, cap) is not None:
-                message = "cannot hold: what an agent spends is not known; give its command a limit of its own"
-                yield Fault(("controller", cap), message)
         if "agent" in {policy.type, *several}:
             yield from self._agent()
         if "patches" in {policy.type, *several} and self.sound("policy.patches"):
@@ -284,6 +279,19 @@ class Checks:
             if value is None and marked:
                 message = f'expected what "{{{key}}}" stands for, found no policy.agent.{key}; add {key}: {example}'
                 yield Fault(("policy", "agent", "command"), message)
+        yield from self._agent_caps(agent.usd)
+
+    def _agent_caps(self, usd: float | None) -> Iterator[Fault]:
+        """A cap holds where the worst case of a session can be set aside."""
+        controller = self.document.controller
+        if controller.max_cost_usd is not None and usd is None:
+            message = (
+                'cannot hold: nothing bounds what a session of the agent costs; add usd: 2 and "{usd}" in its command'
+            )
+            yield Fault(("controller", "max_cost_usd"), message)
+        if controller.max_tokens is not None:
+            message = "cannot hold: nothing bounds the tokens of an agent's session; write max_cost_usd instead"
+            yield Fault(("controller", "max_tokens"), message)
 
     def _lanes(self) -> Iterator[Fault]:
         controller = self.document.controller
