@@ -277,3 +277,24 @@ def kill_keepers(made: Workshop) -> None:
     assert found
     for keeper in found:
         os.kill(keeper, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({}, "at most 20 s each; it may use the network; what it costs is what it says, else not known"),
+        (
+            {"words": LIMITED, "turns": 30, "usd": 2},
+            "at most 20 s each, and 30 turns and $2, which its own tool has to hold; it may use the network; "
+            "what it costs is what it says, else all of its $2",
+        ),
+    ],
+)
+def test_what_a_session_may_take_is_said_before_one_begins(tmp_path: Path, keys: dict, said: str) -> None:
+    """By `check` and by `run`; and whether what it costs will be known."""
+    made = employing(tmp_path, **keys)
+    told = " ".join(made("check", "study.yaml", "--static").err.split())
+    assert said in told
+    assert not employed(made)
+    made.write(controller={"max_iterations": 1})
+    assert said in " ".join(made.run().err.split())

@@ -389,12 +389,17 @@ def asking(file: "StudyFile") -> list[str]:
 
 
 def _engaging(agent: AgentSpec) -> str:
-    """What a coding agent may do, in a line."""
+    """What a coding agent may do, and may cost, in a line."""
     given = [*agent.env_allow, *(["your HOME"] if agent.home else [])]
+    turns = [f"{agent.turns} turns"] if agent.turns else []
+    own = [*turns, *([f"${agent.usd:g}"] if agent.usd else [])]
+    price = f"all of its ${agent.usd:g}" if agent.usd else "not known"
     return (
-        f"agent: {' '.join(agent.command)[:80]}; at most {agent.timeout_s:g} s each; it may use the network"
+        f"agent: {' '.join(agent.command)[:80]}; at most {agent.timeout_s:g} s each"
+        + (f", and {' and '.join(own)}, which its own tool has to hold" if own else "")
+        + "; it may use the network"
         + (f", and is given {', '.join(given)}" if given else "")
-        + "; what it spends is not known"
+        + f"; what it costs is what it says, else {price}"
     )
 
 
