@@ -298,3 +298,44 @@ def test_what_a_session_may_take_is_said_before_one_begins(tmp_path: Path, keys:
     assert not employed(made)
     made.write(controller={"max_iterations": 1})
     assert said in " ".join(made.run().err.split())
+
+
+# ---- what is left of sessions ----------------------------------------------------------------------------------------
+
+
+def scratch(made: Workshop) -> list[Path]:
+    return sorted([*made.study.glob("trials/agent-*/*/home"), *made.study.glob("trials/agent-*/*/tmp")])
+
+
+def test_gc_frees_what_ended_sessions_left(tmp_path: Path) -> None:
+    """Their HOME and TMPDIR, and nothing else of them; nothing that a link there leads to."""
+    made = employing(tmp_path, account(0.25))
+    (tmp_path / "mine" / "home").mkdir(parents=True)
+    (tmp_path / "mine" / "home" / "notes").write_text("mine")
+    script = tmp_path / "agent.py"
+    script.write_text(script.read_text() + "import os\nfor name in ('HOME', 'TMPDIR'):\n"
+                      "    pathlib.Path(os.environ[name], 'big').write_text('x' * 10_000)\n")  # fmt: skip
+    assert made.run().code == 0
+    assert len(scratch(made)) == 4
+    (made.study / "trials/agent-0002/link").symlink_to(tmp_path / "mine")
+    told = made("gc", "--json").json
+    assert told["bytes"] >= 40_000
+    assert not [path for path in scratch(made) if "link" not in path.parts]
+    assert len(list(made.study.glob("trials/agent-*/*/agent.out"))) == 2
+    assert (tmp_path / "mine" / "home" / "notes").read_text() == "mine"
+    assert made("audit").code == 0
+
+
+def test_gc_leaves_a_session_alone_that_is_at_work(tmp_path: Path) -> None:
+    """It outlives its controller, and is taken up again."""
+    made = employing(tmp_path, account(0.25), seconds=4)
+    made.write(controller={"max_iterations": 1})
+    process = working(made)
+    process.kill()
+    process.communicate()
+    assert made("gc").code == 0
+    assert len(scratch(made)) == 2
+    assert made.run().code == 0
+    assert len(employed(made)) == 1
+    assert made("gc").code == 0
+    assert not scratch(made)

@@ -24,7 +24,9 @@ def gc(
     outputs: Annotated[bool, Parameter(negative="", help="Also what discarded trials printed.")] = False,
     json: Annotated[bool, Parameter(name="--json", negative="")] = False,
 ) -> int:
-    """Remove scratch folders of trials, and directories of candidates that no study uses. No ledger is touched."""
+    """Remove scratch folders of trials and agents, and directories of candidates that no study uses. No ledger is
+    touched.
+    """
     chosen = [folder(study)] if study is not None else studies(Path(".metaloop"))
     freed: dict[str, int] = {}
     for where in chosen:
@@ -50,15 +52,34 @@ def gc(
 
 
 def _scrap(where: Path, study: Study, outputs: bool) -> Iterator[Path]:
-    """HOME and TMPDIR of attempts that are over; with `outputs` whole attempts of trials that were not kept."""
+    """HOME and TMPDIR of attempts and agents' sessions that are over; with `outputs` whole attempts of trials that were
+    not kept.
+    """
     for trial in sorted((where / "trials").glob("*")):
+        if trial.name.startswith("agent-"):
+            yield from (folder for path in _ended(trial, study) for folder in _folders(path))
+            continue
         known = study.trials.get(int(trial.name)) if trial.name.isdigit() else None
         if known is not None and known.decided_at is None:
             continue
         if outputs and known is not None and not known.kept:
             yield trial
         else:
-            yield from sorted(path for path in trial.glob("r*/*") if path.is_dir())
+            yield from (folder for path in sorted(trial.glob("r*")) for folder in _folders(path))
+
+
+def _ended(round: Path, study: Study) -> list[Path]:
+    """The sessions of a round that no agent is at work on."""
+    asked = (exchanges for open_ in study.open.values() for exchanges in open_.asked.values())
+    handles = [exchange.handle for exchanges in asked for exchange in exchanges if exchange.at_work]
+    return sorted(path for path in round.glob("*") if not any(path.name in handle for handle in handles))
+
+
+def _folders(attempt: Path) -> list[Path]:
+    """Those in its own folder; none through a link, which leads to what is somebody else's."""
+    if attempt.is_symlink() or attempt.parent.is_symlink():
+        return []
+    return sorted(path for path in attempt.glob("*") if path.is_dir() and not path.is_symlink())
 
 
 def _size(path: Path) -> int:
