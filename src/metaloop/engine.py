@@ -48,8 +48,8 @@ from metaloop.jobs import PROGRESS, Surroundings, job, session
 from metaloop.plan import Act, AskModel, Close, OpenRound, Settle, StartRun, StopRun, Think, WakeAt, plan
 from metaloop.policies.told import said, told
 from metaloop.roles import Executor, Gone, Ledger, Model, Outcome, Running, Thought, Watch, Workspace
-from metaloop.study import PREPARE, STARTS, Run, Study, evolve, fold
-from metaloop.terms import Terms
+from metaloop.study import PREPARE, STARTS, Run, Study, evolve, fold, more_is_there
+from metaloop.terms import PATCHES, Terms
 from metaloop.values import Failed, Pruned, Ran, Result, Stopped, Value
 
 GRACE_S = 5.0
@@ -119,8 +119,9 @@ def open_study(ledger: Ledger, at_hand: "Session", observers: Iterable[Observer]
     else:
         policy = study.terms.policy if at_hand.any_policy else at_hand.terms.policy
         check_terms(study.terms, replace(at_hand.terms, policy=policy), study.tally.measured > 0)
-        if not _finished(study, at_hand.resumed):
-            commit(ledger, study, study.at, [at_hand.resumed], observers)
+        resumed = replace(at_hand.resumed, more=_more(study, at_hand.resumed))
+        if not _finished(study, resumed):
+            commit(ledger, study, study.at, [resumed], observers)
     return study
 
 
@@ -180,8 +181,16 @@ def _finished(study: Study, resumed: Resumed) -> bool:
     again = copy(study)
     again.bounds, again.closed, again.stop, again.mode, again.faults = resumed.bounds, None, None, "run", 0
     again.abandoned = study.abandoned if caps[0] == caps[1] else None
+    if resumed.more:
+        more_is_there(again)
     acts = plan(again, study.at)
     return bool(acts) and isinstance(acts[0], Close)
+
+
+def _more(study: Study, resumed: Resumed) -> bool:
+    """Whether nothing was left to try, and patches have come since."""
+    patches = {name for name in resumed.texts if name.startswith(PATCHES)}
+    return bool(study.tally.exhausted) and not patches <= study.texts.keys()
 
 
 def commit(

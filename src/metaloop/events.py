@@ -47,6 +47,7 @@ class Resumed(Event, frozen=True, tag="Resumed"):
 
     `mode` is `run`, or `one` for a controller that only carries out what was directed. `rung`: what isolates trials.
     `texts`: what policies that ask put into their prompts, by name: the prompts themselves, the task, the source.
+    `more`: nothing was left to try, and now there is something that was not there.
     """
 
     bounds: Bounds
@@ -56,6 +57,7 @@ class Resumed(Event, frozen=True, tag="Resumed"):
     config: str
     mode: Literal["run", "one"] = "run"
     texts: dict[str, str] = {}
+    more: bool = False
 
 
 class Based(Event, frozen=True, tag="Based"):

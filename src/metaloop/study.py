@@ -596,7 +596,17 @@ def _resume(study: Study, event: Resumed) -> None:
         study.prepare = Run(0, attempt=study.prepare.attempt)
     if study.closed and study.closed.reason == "baseline_failed":
         study.baselines = 0
+    if event.more:
+        more_is_there(study)
     study.closed = None
+
+
+def more_is_there(study: Study) -> None:
+    """Nothing was left to try, and now there is: rounds that found nothing are as if they had not been opened."""
+    study.tally, study.floor = (replace(tally, exhausted="") for tally in (study.tally, study.floor))
+    study.tallies = deque(replace(tally, exhausted="") for tally in study.tallies)
+    tried = {trial.round for trial in study.trials.values() if trial.role == "search"}
+    study.searched = len(tried.union(round.number for round in study.open.values() if round.role == "search"))
 
 
 def _abandon(study: Study, event: Abandoned) -> None:

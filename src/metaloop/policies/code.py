@@ -48,7 +48,7 @@ def patches() -> Propose:
     """
 
     def propose(view: View) -> Flow[Sequence[Proposal]]:
-        before = {trial.proposal.by.rpartition(" < ")[2] for trial in view.earlier()}  # whoever let us propose
+        before = {trial.proposal.by.removeprefix("patches < ") for trial in view.earlier()}  # whoever let us propose
         names = (name for name in sorted(view.texts) if name.startswith(PATCHES))
         left = (name for name in names if f"patches: {name.removeprefix(PATCHES)}" not in before)
         if (name := next(left, None)) is None:
