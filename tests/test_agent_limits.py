@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from metaloop.adapters.ledger import read_ledger
 from test_code_study import shop
 from workshop import Workshop, marked, until
 
@@ -261,6 +262,24 @@ def test_a_session_that_a_study_ended_in_is_charged_once(tmp_path: Path) -> None
     script.write_text(script.read_text().replace("3600", "0"))
     assert made.run("--max-wall-time-s", "60").code == 0
     assert (spent(made), len(employed(made))) == (1.25, 2)
+    assert made("audit").code == 0
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_session_has_ended_and_told_before_its_study_is_over(tmp_path: Path, killed: bool) -> None:
+    """So that nothing of it works on, whenever the controller dies; a controller that inherited it ends it as well."""
+    made = capped(tmp_path, 9, trials=1, seconds=3600)
+    made.write(controller={**made.keys["controller"], "max_wall_time_s": 4})
+    process = working(made)
+    if killed:
+        process.kill()
+        process.communicate()
+        assert "wall clock" in made.run().out
+    else:
+        process.communicate(timeout=30)
+    kinds = [type(entry.event).__name__ for entry in read_ledger(made.study)]
+    assert kinds.index("Engaged") < kinds.index("Replied") < kinds.index("StudyClosed"), kinds
+    assert not marked(str(tmp_path))
     assert made("audit").code == 0
 
 

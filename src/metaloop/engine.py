@@ -45,7 +45,7 @@ from metaloop.events import StudyOpened as Opened
 from metaloop.flow import Exchange
 from metaloop.flow import Session as Engagement
 from metaloop.jobs import PROGRESS, Surroundings, job, session
-from metaloop.plan import Act, AskModel, Close, OpenRound, Settle, StartRun, StopRun, Think, WakeAt, plan
+from metaloop.plan import Act, AskModel, Close, OpenRound, Settle, StartRun, StopRun, StopSession, Think, WakeAt, plan
 from metaloop.policies.told import said, told
 from metaloop.roles import Executor, Gone, Ledger, Model, Outcome, Running, Thought, Watch, Workspace
 from metaloop.study import PREPARE, STARTS, Run, Study, evolve, fold, more_is_there
@@ -363,6 +363,8 @@ class Engine:
                     self._task(act, self._stop(act.trial, act.run, why))
                 case AskModel() if act not in self._tasks:
                     self._task(act, self._ask(act))
+                case StopSession() if act not in self._tasks:
+                    self._task(act, self._end(act))
                 case _:
                     pass
 
@@ -543,13 +545,21 @@ class Engine:
                 bench = await workspace.bench(lane, overlay, ask.brief)
                 job = session(spec, act.round, lane, world.nonce(), bench, world.where, self.study.bounds.limits)
                 handle = await world.executor.start(job)
-                self._append(Engaged(act.round, act.stage, act.index, lane, handle))
+                at = self.at
+                if self._until is not None or act not in plan(self.study, at):  # an interrupt, or the end of time
+                    await world.executor.stop(handle)
+                    return None
+                self._append(Engaged(act.round, act.stage, act.index, lane, handle), at=at)
                 await world.executor.release(handle)
                 outcome = await world.executor.wait(handle)
             reply = await self._written(lane, spec.command[0], outcome)
             return self._charged(reply, exchange, outcome)
         finally:
             del self._benches[act]
+
+    async def _end(self, act: StopSession) -> None:
+        handle = self.study.open[act.round].asked[act.stage][act.index].handle
+        await self.world.executor.stop(handle)
 
     def _bench(self) -> int:
         """A lane of its own for an agent, beside those of trials."""

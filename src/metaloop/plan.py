@@ -2,7 +2,7 @@
 
 Pure: it sees the study and the time, and knows nothing of what is under way. It costs as much as there are open rounds.
 Acts come in two kinds: those that only think (`OpenRound`, `Think`, `Settle`, `Close`) and those that touch the world
-(`StartRun`, `StopRun`, `AskModel`, `WakeAt`).
+(`StartRun`, `StopRun`, `AskModel`, `StopSession`, `WakeAt`).
 """
 
 import math
@@ -92,7 +92,15 @@ class WakeAt(Act, frozen=True):
     at: float
 
 
-Deed: TypeAlias = StartRun | StopRun | AskModel | WakeAt
+class StopSession(Act, frozen=True):
+    """End the agent that is at work on this ask: the study is over. What it has told by then is recorded."""
+
+    round: int
+    stage: Stage
+    index: int
+
+
+Deed: TypeAlias = StartRun | StopRun | AskModel | StopSession | WakeAt
 
 
 def plan(study: Study, now: float) -> tuple[Act, ...]:
@@ -254,6 +262,9 @@ def _prepare(study: Study, abrupt: Ending | None) -> tuple[Act, ...]:
 def _wind_up(study: Study, round: Round, ending: Ending) -> list[Act]:
     """What an open round waits for when the study ends now: what runs is stopped, what is known is decided."""
     runs = [(t, r, study.run(t, r)) for t, r in round.waits]
+    for index, exchange in enumerate(round.asked["propose"]):
+        if exchange.at_work:  # followed as well, for it may be inherited
+            return [AskModel(round.number, "propose", index, 0), StopSession(round.number, "propose", index)]
     if running := [(t, r) for t, r, run in runs if run.running]:  # followed as well, for it may be inherited
         return [act for t, r in running for act in (StartRun(t, r), StopRun(t, r, ending.why))]
     if ending.reason == "faulted" or not runs or not all(run.settled for _, _, run in runs):
