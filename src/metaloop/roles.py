@@ -237,7 +237,9 @@ class Workspace(Protocol):
         ...
 
     async def close(self) -> None:
-        """Lets go; directories in which something still runs stay."""
+        """Lets go: every directory that was opened or adopted is removed. What a controller before us left goes too,
+        unless something still runs in it and nothing was opened here.
+        """
         ...
 
 

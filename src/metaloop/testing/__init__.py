@@ -2,12 +2,13 @@
 
 A suite is a class of pytest tests with one method to override; our own implementations and the doubles pass the same.
 
-| seam       | suite                                               | doubles                                         |
-| ---------- | --------------------------------------------------- | ----------------------------------------------- |
-| `Executor` | `ExecutorConformance`, `ProcessExecutorConformance` | `InProcessExecutor`, `TakingTurns`              |
-| `Propose`  | `PolicyConformance`                                 | `Bench` drives one by hand                      |
-| `Model`    | `ModelConformance`                                  | `ScriptedModel`, `RecordedModel`, `FakeProvider` |
-| a study    | crashes and interleavings, in tests/test_engine.py  | `Lab`, `Machine`, `MemoryLedger`                |
+| seam        | suite                                               | doubles                                          |
+| ----------- | --------------------------------------------------- | ------------------------------------------------ |
+| `Executor`  | `ExecutorConformance`, `ProcessExecutorConformance` | `InProcessExecutor`, `TakingTurns`               |
+| `Propose`   | `PolicyConformance`                                 | `Bench` drives one by hand                       |
+| `Model`     | `ModelConformance`                                  | `ScriptedModel`, `RecordedModel`, `FakeProvider` |
+| `Workspace` | `WorkspaceConformance`                              | `MemoryWorkspace`: no directories, no suite      |
+| a study     | crashes and interleavings, in tests/test_engine.py  | `Lab`, `Machine`, `MemoryLedger`                 |
 """
 
 from metaloop.testing.cassettes import RecordedModel
@@ -25,6 +26,7 @@ from metaloop.testing.executors import (
 from metaloop.testing.policies import BOWL, SMALL, WIDE, Bench, PolicyConformance, bowl, changes
 from metaloop.testing.providers import FakeProvider, ModelConformance, Request
 from metaloop.testing.studies import Crash, Lab, Machine, MemoryLedger, ScriptedModel, TakingTurns, shuffled, told
+from metaloop.testing.workspaces import WorkspaceConformance
 
 __all__ = [
     "BOWL",
@@ -48,6 +50,7 @@ __all__ = [
     "Request",
     "ScriptedModel",
     "TakingTurns",
+    "WorkspaceConformance",
     "alive",
     "bowl",
     "changes",
