@@ -611,3 +611,24 @@ def test_what_is_prepared_reaches_candidates_where_git_ignores_it(tmp_path: Path
     other.env = made.env
     assert other.run("--max-iterations", "2").code == 0
     assert other.rows()[2]["value"] == pytest.approx(2.0)
+
+
+def test_what_is_ignored_below_the_top_reaches_candidates_and_what_is_too_much_is_told(tmp_path: Path) -> None:
+    """Prepared on the way, beside tracked files; and one line where links are too many."""
+    made = shop(tmp_path)
+    (made.folder / "logs").mkdir()
+    (made.folder / "logs/read.me").write_text("tracked")
+    (made.folder / ".gitignore").write_text("raw/\n*.log\n")
+    git(made.folder, "add", "-A")
+    for number in range(1001):
+        (made.folder / f"logs/{number}.log").touch()
+    text = FILES["bench.py"].replace("print", "other.SCALE = float(open('src/raw/n').read())\nprint")
+    (made.folder / "bench.py").write_text(text)
+    made.write(target={"prepare_cmd": ["sh", "-c", "mkdir -p src/raw && echo 2 > src/raw/n"],
+                       "train_cmd": [sys.executable, "bench.py"]})  # fmt: skip
+    ideas(made, BETTER[0])
+    done = made.run()
+    assert done.code == 0
+    assert [row["value"] for row in made.rows()] == pytest.approx([0.2, 0.4])
+    assert done.err.count("logs: candidates are without 1001 entries that git ignores there") == 1
+    assert made("check", "study.yaml", "--json").json

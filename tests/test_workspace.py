@@ -20,7 +20,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from metaloop.adapters.workspace import leaving, places, snapshots
+from metaloop.adapters.workspace import leaving, links, places, snapshots
 from metaloop.adapters.workspace.base import Entry
 from metaloop.adapters.workspace.files import mark_of
 from metaloop.adapters.workspace.leaving import apply_to, export_branch, patch
@@ -307,12 +307,149 @@ def test_the_tree_of_a_clean_checkout_is_that_of_its_commit(tmp_path):
 def test_what_is_ignored_is_linked_and_not_copied_but_for_caches_and_outputs(tmp_path):
     study = Study(ignoring(tmp_path / "p"))
     assert set(study.base.files) == {".gitignore", "main.py", "other.py", "notes.md", "sub/code.py"}
-    assert study.base.linked == {name: str(study.root / name) for name in ("data", "x.log", ".venv")}
+    assert study.base.linked == {name: str(study.root / name) for name in ("data", "x.log", ".venv", "sub/y.log")}
     slot = asyncio.run(study.slots.open(0, {}))
     assert (slot / "data/big.bin").read_bytes() == bytes(999)
     assert (slot / "data").is_symlink()
     assert asyncio.run(study.slots.changed(0)) == {}
-    assert not Study(study.root, links=False).base.linked
+    assert not Study(study.root, linking=False).base.linked
+
+
+DEEP = {
+    "data/raw/big.bin": "big", "pkg/cache_of_ours/c": "c", "pkg/_ext.so": "so", "kept/big": "big", "kept/within/z": "z",
+    "only/here/x": "x",
+}  # fmt: skip
+NOT_DEEP = {
+    "pkg/build/o": "o", "pkg/__pycache__/x": "x", "pkg/x.pyc": "x", "web/node_modules/m": "m", "web/.venv/v": "v",
+    "web/.pytest_cache/x": "x", "dist/inner/big": "b", "runs/s/ledger": "l", "web/.metaloop/x": "x",
+}  # fmt: skip
+IGNORED = """
+raw/\ncache_of_ours/\n*.so\n/kept/\n/only/here/\nbuild/\n__pycache__/\n*.pyc\nnode_modules/\n.venv/\ndist/\n.metaloop/
+.pytest_cache/\ns/
+"""
+
+
+def ignoring_deep(folder):
+    tracked = {"data/notes": "n", "pkg/m.py": "m", "web/index.js": "j", "runs/readme": "r", **TWO}
+    write(repository(folder, tracked, IGNORED), {"kept/tracked": "t", "kept/deep/t": "t", "dist/t": "t"})
+    git(folder, "add", "--force", "kept", "dist")
+    git(folder, "commit", "-qm", "what is ignored as well")
+    return write(folder, {**DEEP, **NOT_DEEP, "kept/deep/big": "big"})
+
+
+def test_what_is_ignored_below_the_top_is_linked_but_for_caches_outputs_and_the_studys_own(tmp_path):
+    study = Study(ignoring_deep(tmp_path / "p"), ignore=[Path("runs/s")])
+    names = {"data/raw", "pkg/cache_of_ours", "pkg/_ext.so", "kept/big", "kept/within", "kept/deep/big", "only"}
+    assert study.base.linked == {name: str(study.root / name) for name in names}
+    assert {"kept/tracked", "kept/deep/t", "dist/t", "data/notes"} <= set(study.base.files)
+    slot = asyncio.run(study.check(0, {"pkg/new/x.py": "x"}))
+    assert all((slot / name).read_text() == text for name, text in DEEP.items())
+    assert all((slot / name).is_symlink() for name in names)
+    assert not any((slot / name).exists() for name in NOT_DEEP)
+    assert asyncio.run(study.slots.changed(0)) == {}
+
+
+def test_a_link_below_the_top_is_put_back_and_no_candidate_has_a_file_in_its_place(tmp_path):
+    study = Study(ignoring_deep(tmp_path / "p"))
+    before = whole(study.root)
+
+    async def use():
+        slot = await study.check()
+        for name in ("data/raw", "kept/big"):
+            (slot / name).unlink()
+        write(slot, {"data/raw/big.bin": "mine", "kept/big": "mine"})
+        shutil.rmtree(slot / "pkg")
+        await study.check()
+        for path in ("data/raw", "data/raw/new", "data/raw/big.bin", "pkg/_ext.so", "kept/within/new", "only/new"):
+            with pytest.raises(UsageError, match="expected folders above"):
+                await study.slots.open(0, {path: "x"})
+        await study.check(0, {"kept/new": "x"})
+
+    asyncio.run(use())
+    assert whole(study.root) == before
+
+
+def test_what_the_base_has_is_its_own_whatever_git_ignores_since(tmp_path):
+    """A file and a folder that were tracked when the study began; and folders now where the base has files."""
+    root = repository(tmp_path / "p", {**TWO, "data/read.me": "r", "file": "f", "more": "m", "deep/er/x": "x"})
+    study = Study(root)
+    git(root, "rm", "-q", "--cached", "-r", "data", "deep", "file", "more")
+    (root / "file").unlink()
+    (root / "more").unlink()
+    repository(root / "file", {"code": "c"}, "raw/\n")
+    write(root, {".gitignore": "data/\ndeep/\nraw/\n", "data/big": "b", "file/raw/x": "x",
+                 "more/raw/x": "x", "deep/er/big": "b", "deep/new/x": "x"})  # fmt: skip
+    study.base = snapshots.relinked(root, study.base)
+    assert study.base.linked == {name: str(root / name) for name in ("data/big", "deep/er/big", "deep/new")}
+    slots = Slots(study.repo, study.base, study.scratch / "other")
+    slot = asyncio.run(slots.open(0, {}))
+    assert contents(slot, study.base.linked)["file"] == (0o100644, b"f")
+    assert contents(slot, study.base.linked)["more"] == (0o100644, b"m")
+    assert not (slot / "data/read.me").is_symlink()
+    asyncio.run(slots.close_all())
+
+
+def test_what_the_base_has_is_its_own_where_the_repository_is_gone(tmp_path):
+    root = repository(tmp_path / "p", {**TWO, ".venv": "tracked", "node_modules/x.js": "x"})
+    study = Study(root)
+    shutil.rmtree(root / ".git")
+    assert snapshots.relinked(root, study.base) == study.base
+
+
+def test_what_is_ignored_in_one_folder_is_linked_whole_or_not_at_all_and_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(links, "MOST", 10)
+    root = repository(tmp_path / "p", {**TWO, "logs/read.me": "r", "pkg/m.py": "m"}, "*.log\nraw/\n*.so\n")
+    write(root, {f"logs/{number}.log": "x" for number in range(9)})
+    write(root, {"logs/raw/x": "x", "pkg/a.so": "a", "pkg/b.so": "b", "pkg/raw/x": "x", "top.log": "x"})
+    study = Study(root)
+    assert set(study.base.linked) == {"logs/raw", "pkg/raw", "pkg/a.so", "pkg/b.so", "top.log"}
+    assert snapshots.relinked(root, study.base).unlinked == {"logs": 9}
+    asyncio.run(study.check())
+
+
+def test_an_ignored_link_to_what_candidates_have_leads_to_their_copy(tmp_path):
+    """Else they would write over the user's own files; one to a folder with all of the project in it is not there."""
+    root = repository(tmp_path / "p", {**TWO, "deep/er/x.txt": "x"}, "*.lnk\nmine/\n")
+    write(root, {"mine/x": "x"})
+    for name, target in {"a.lnk": root / "main.py", "deep/b.lnk": "er", "deep/c.lnk": "..", "d.lnk": "mine",
+                         "e.lnk": "..", "deep/er/f.lnk": "/", "g.lnk": "nothing"}.items():  # fmt: skip
+        (root / name).symlink_to(target)
+    study = Study(root)
+    assert study.base.linked == {
+        "a.lnk": "main.py", "deep/b.lnk": "er", "deep/c.lnk": "..",
+        "d.lnk": str(root / "d.lnk"), "mine": str(root / "mine"),
+    }  # fmt: skip
+    before = whole(root)
+    slot = asyncio.run(study.check())
+    write(slot, {"a.lnk": "trial", "deep/b.lnk/x.txt": "trial", "deep/c.lnk/other.py": "trial"})
+    assert (slot / "main.py").read_text() == (slot / "deep/er/x.txt").read_text() == (slot / "other.py").read_text()
+    assert whole(root) == before
+
+
+@pytest.mark.parametrize("state", [no_commits, sha256, split_index, sparse, worktree], ids=lambda state: state.__name__)
+def test_what_is_ignored_in_folders_that_are_not_tracked_yet_is_linked(tmp_path, state):
+    root = write(state(tmp_path / "p"), {".gitignore": "raw/\n", "new/in/x.py": "x", "new/in/raw/x": "x", "new/y": "y"})
+    study = Study(root)
+    assert set(study.base.linked) - {"deep/a.secret"} == {"new/in/raw"}
+    assert snapshots.relinked(root, study.base) == study.base
+    asyncio.run(study.check())
+
+
+def test_what_a_submodule_ignores_is_linked_too(tmp_path):
+    root = write(submodule(tmp_path / "p"), {"vendored/.gitignore": "raw/\n", "vendored/raw/x": "x"})
+    study = Study(root)
+    assert set(study.base.linked) == {"vendored/raw"}
+    git(root / "vendored", "rm", "-q", "--cached", "sub/z")
+    write(root, {"vendored/.gitignore": "sub/\n", "vendored/sub/big": "b"})
+    assert set(snapshots.relinked(root, study.base).linked) == {"vendored/sub/big"}
+
+
+def test_names_that_git_takes_nowhere_else_hide_nothing(tmp_path):
+    root = write(tmp_path / "p", {".gitignore": "raw/\n", "deep/git~1": "x", "deep/raw/x": "x"})
+    git(root, "init", "-q")
+    study = Study(root)
+    assert set(study.base.linked) == {"deep/raw"}
+    asyncio.run(study.check())
 
 
 def test_a_worktree_ignores_what_its_repository_excludes(tmp_path):

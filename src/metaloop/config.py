@@ -196,12 +196,13 @@ class _Code:
     place: Path
     contract: "Contract"
     root: Path
+    tell: Callable[[str], None]
     based: Based | None
 
     def candidates(self) -> "Candidates":
         from metaloop.adapters.candidates import Candidates
 
-        return Candidates(self.repo, self.base, self.place, self.contract, self.root)
+        return Candidates(self.repo, self.base, self.place, self.contract, self.root, self.tell)
 
     def clear(self) -> None:
         """Removes what candidates have left."""
@@ -220,14 +221,14 @@ def _code(file: "StudyFile", study: Study, tell: Callable[[str], None]) -> _Code
         base = opened(repo)
         if base.tree != study.tree:
             raise Damaged(f"{repo}: expected the snapshot that the study began with, {study.tree}, found {base.tree}")
-        return _Code(repo, base, place, file.terms.contract, file.workdir, None)
+        return _Code(repo, base, place, file.terms.contract, file.workdir, tell, None)
     if repo.exists():  # of a start that was killed before it was recorded
         shutil.rmtree(repo)
     base = snapshot(file.workdir, repo, ignore=[file.folder.parent])
     based, left = recorded(repo, base, file.terms.contract)
     for path in left:
         tell(f"{path}: no text, or too long to be changed; it stays as it is")
-    return _Code(repo, base, place, file.terms.contract, file.workdir, based)
+    return _Code(repo, base, place, file.terms.contract, file.workdir, tell, based)
 
 
 def slots(folder: Path) -> Path:

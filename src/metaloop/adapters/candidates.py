@@ -3,12 +3,13 @@
 import asyncio
 import os
 import stat
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from metaloop.adapters.workspace.base import FILE, PROGRAM, Base
 from metaloop.adapters.workspace.files import is_folder
 from metaloop.adapters.workspace.git import blob, contents, repository
+from metaloop.adapters.workspace.links import MOST
 from metaloop.adapters.workspace.places import STUDY, clear
 from metaloop.adapters.workspace.slots import Slots
 from metaloop.adapters.workspace.snapshots import relinked
@@ -57,18 +58,26 @@ def _is_text(path: str) -> bool:
 
 class Candidates:
     """`roles.Workspace` over the slots of one study. They are made when the first is wanted: what is prepared has come
-    by then, and is linked where git ignores it.
+    by then, and is linked where git ignores it; `tell` hears of what is too much for that.
     """
 
-    def __init__(self, repo: Path, base: Base, place: Path, contract: Contract, root: Path) -> None:
+    def __init__(
+        self, repo: Path, base: Base, place: Path, contract: Contract, root: Path, tell: Callable[[str], None] = print
+    ) -> None:
         self._repo, self._base, self._place, self._contract, self._root = repo, base, place, contract, root
+        self._tell = tell
         self._made: Slots | None = None
         self._paths, self._overlays = dict[int, Path](), dict[int, Mapping[str, str]]()
 
     @property
     def _slots(self) -> Slots:
         if self._made is None:
-            linked = relinked(self._root, self._base, ignore=[self._repo.parent.parent])
+            linked = relinked(self._root, self._base, ignore=[self._repo.parent.parent, self._place])
+            for folder, count in linked.unlinked.items():
+                self._tell(
+                    f"{folder or '.'}: candidates are without {count} entries that git ignores there, since they have "
+                    f"{MOST} links at most; move them into a folder that holds nothing else"
+                )
             self._made = Slots(self._repo, linked, self._place)
             study = str(self._repo.parent.absolute())
             (self._place / STUDY).write_text(study, encoding="utf-8", errors="replace")

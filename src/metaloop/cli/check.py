@@ -223,7 +223,7 @@ def _drive(spare: StudyFile, where: Surroundings, request: Directed | None, quie
     observers = () if quiet else (_progress,)
     mode: Literal["run", "one"] = "run" if request is None else "one"
     try:
-        return asyncio.run(drive(spare, where, mode=mode, request=request, observers=observers))
+        return asyncio.run(drive(spare, where, mode=mode, request=request, observers=observers, tell=say))
     finally:
         _on_signals(_unwind)  # the loop has put its own in their place, and the system's after that
 

@@ -5,6 +5,7 @@ a folder that a trial could write.
 
     base         what a folder has to hold: a base, an overlay, both
     snapshots    the base: what the user's folder holds when a study begins
+    links        what of the user's folder a slot has a link to
     slots        the directories of a study, by number of lane
     slot         one of them: made, put right, and asked what a trial changed
     places       where the slots of a study are: who holds them, and how they go

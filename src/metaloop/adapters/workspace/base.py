@@ -37,14 +37,15 @@ class Base(msgspec.Struct, frozen=True):
     """What the user's folder held when the study began. Names are what `os.fsdecode` makes of them.
 
     `outside`: links, kept as such, that lead out of the folder or name a place by an absolute path. `linked`: entries
-    at the top that git ignores, with where they are. A slot has a link to each, so what a trial writes there it writes
-    to the user's: a sandbox mounts them read-only.
+    that git ignores, with where they are. A slot has a link to each, so what a trial writes there it writes to the
+    user's: a sandbox mounts them read-only. `unlinked`: folders with how many ignored entries are too many for that.
     """
 
     tree: str
     files: Mapping[str, Entry]
     outside: tuple[str, ...] = ()
     linked: Mapping[str, str] = {}
+    unlinked: Mapping[str, int] = {}
 
 
 FOREIGN = Entry("", "", 0)
@@ -58,8 +59,8 @@ def layout(base: Base) -> Layout:
     made: Layout = {"": {}}
     for path, entry in base.files.items():
         _put(made, path, entry)
-    for name, target in base.linked.items():
-        made[""][name] = linked(target)[0]
+    for path, target in base.linked.items():
+        _put(made, path, linked(target)[0])
     return made
 
 
@@ -109,7 +110,8 @@ def _refuse(base: Base, layout: Layout, path: str, overlay: Mapping[str, str]) -
         raise UsageError(f"expected the path of a file inside the project, found {path!r}")
     if any(_is_git(part) or part.casefold() == ".metaloop" for part in parts):
         raise UsageError(f"{path!r}: expected a file of the project, found one of git or of metaloop")
-    if parts[0] in base.linked or any(above in base.files or above in overlay for above in parents(path)):
+    stand = (base.linked, base.files, overlay)
+    if path in base.linked or any(above in there for above in parents(path) for there in stand):
         raise UsageError(f"{path!r}: expected folders above the file, found a file or a link")
     if path in layout or (path in base.files and base.files[path].mode == LINK):
         raise UsageError(f"{path!r}: expected a file, found a folder or a link")

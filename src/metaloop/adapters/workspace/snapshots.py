@@ -24,13 +24,11 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from metaloop.adapters.workspace.base import CACHES, FILE, JUNK, LINK, NEVER, PROGRAM, Base, Entry, parents
+from metaloop.adapters.workspace.base import FILE, JUNK, LINK, NEVER, PROGRAM, Base, Entry, parents
 from metaloop.adapters.workspace.files import FOLDER, content
 from metaloop.adapters.workspace.git import Git, GitSaidNo, checkout, first_line
+from metaloop.adapters.workspace.links import links
 from metaloop.errors import Damaged, UsageError
-
-OUTPUTS = CACHES | {"build", "dist", "target", ".ipynb_checkpoints"}
-"""Names at the top that no slot has a link to: by them one trial would see another's."""
 
 MAX_FILES, MAX_BYTES = 200_000, 2 << 30
 """Files that a snapshot holds at most, and bytes of them all."""
@@ -39,14 +37,14 @@ LONG_S = 1800.0
 """Seconds that git may take for as much as a snapshot may hold."""
 
 
-def snapshot(root: Path, repo: Path, *, ignore: Sequence[Path] = (), links: bool = True) -> Base:
+def snapshot(root: Path, repo: Path, *, ignore: Sequence[Path] = (), linking: bool = True) -> Base:
     """Captures the folder as it is on the disk now, in a new private repository, durably. The folder is only read.
 
     In a git repository: what git tracks, and what is neither tracked nor ignored (by `.gitignore` files or the
     repository's `info/exclude`); of submodules and nested repositories the same, as plain files. Elsewhere: every
     regular file and link. Never: `.git`, `.metaloop`, sockets, pipes and devices, what is in `ignore`, and, unless git
-    tracks them, `__pycache__`, `.venv` and `node_modules`. With `links`, what git ignores at the top, `.venv` and
-    `node_modules` are in a slot as links to the originals (`Base.linked`), but for caches and build outputs
+    tracks them, `__pycache__`, `.venv` and `node_modules`. With `linking`, what git ignores, and `.venv` and
+    `node_modules` at the top, are in a slot as links to the originals (`Base.linked`), but for caches and build outputs
     (`OUTPUTS`, `*.pyc`), by which one trial would see another's. A relative path in `ignore` begins at `root`.
     """
     root, repo = root.resolve(), repo.absolute()
@@ -56,7 +54,7 @@ def snapshot(root: Path, repo: Path, *, ignore: Sequence[Path] = (), links: bool
     shutil.rmtree(half, ignore_errors=True)
     half.mkdir(parents=True, mode=0o700)
     try:
-        _made(root, half, {os.path.relpath(path.resolve(), root) for path in (root / each for each in ignore)}, links)
+        _made(root, half, {os.path.relpath(path.resolve(), root) for path in (root / each for each in ignore)}, linking)
         half.rename(repo)
         _synced(repo.parent)
     except GitSaidNo as error:
@@ -102,7 +100,7 @@ def _entry(line: bytes) -> tuple[str, Entry]:
     return os.fsdecode(path), Entry(mode, name, int(size))
 
 
-def _made(root: Path, half: Path, left_out: set[str], links: bool) -> None:
+def _made(root: Path, half: Path, left_out: set[str], linking: bool) -> None:
     """Fills the new repository. One commit holds all: the tree, and in its message what a tree cannot say."""
     Git(half)("init", "--quiet", "--bare", "--template=", "--initial-branch=base")
     scratch = half / "scratch"
@@ -110,29 +108,23 @@ def _made(root: Path, half: Path, left_out: set[str], links: bool) -> None:
     shutil.rmtree(scratch, ignore_errors=True)
     found = _on_disk(root, (path for path in taken if not _is_left_out(path, left_out)))
     _within_caps(root, found)
-    top = {path.partition("/")[0] for path in found}
     told = {
         "outside": [path for path, state in found.items() if _leads_out(root, path, state)],
-        "linked": _linked(root, ignored if links else [], top, left_out),
+        "linked": links(root, ignored if linking else [], found, left_out)[0],
     }
     _import(root, half, found, json.dumps(told).encode())
 
 
 def relinked(root: Path, base: Base, *, ignore: Sequence[Path] = ()) -> Base:
-    """The base with links to what git ignores at the top of the folder now: data may have come since, or moved."""
+    """The base with links to what git ignores in the folder now: data may have come since, or moved."""
     root = root.resolve()
     if not root.is_dir():
         return base
     with tempfile.TemporaryDirectory() as scratch:
-        _, ignored = _listed(root, Path(scratch, "reading"))
+        _, ignored = _listed(root, Path(scratch, "reading"), base.files)
     left_out = {os.path.relpath(path.resolve(), root) for path in (root / each for each in ignore)}
-    top = {path.partition("/")[0] for path in base.files}
-    return replace(base, linked=_linked(root, ignored, top, left_out))
-
-
-def _linked(root: Path, ignored: Iterable[str], top: Collection[str], left_out: set[str]) -> dict[str, str]:
-    names = (name for name in ignored if name not in top and _may_link(root, name, left_out))
-    return {name: str(root / name) for name in names}
+    linked, unlinked = links(root, ignored, base.files, left_out)
+    return replace(base, linked=linked, unlinked=unlinked)
 
 
 def _is_left_out(path: str, left_out: set[str]) -> bool:
@@ -141,17 +133,13 @@ def _is_left_out(path: str, left_out: set[str]) -> bool:
     )
 
 
-def _may_link(root: Path, name: str, left_out: set[str]) -> bool:
-    inside = any(path == name or path.startswith(f"{name}/") for path in left_out)
-    caches = name in NEVER | OUTPUTS or name.endswith((".pyc", ".pyo"))
-    return not inside and not caches and (root / name).exists()
-
-
-def _listed(root: Path, scratch: Path) -> tuple[list[str], list[str]]:
-    """Files below a folder, by their names in it; and what is there at the top and ignored."""
+def _listed(root: Path, scratch: Path, files: Collection[str] | None = None) -> tuple[list[str], list[str]]:
+    """Files below a folder, by their names in it; and what is ignored: a folder as one, unless it has some of `files`,
+    which are otherwise those.
+    """
     if (found := checkout(root)) is not None:
         git_dir, top = found
-        listed = _by_git(root, _reading(git_dir, scratch), top)
+        listed = _by_git(root, _reading(git_dir, scratch), top, files)
         if listed[0] or root == top:
             return listed  # otherwise all of the folder is ignored by a repository around it
     return _walked(root)
@@ -177,33 +165,61 @@ def _reading(git_dir: Path, scratch: Path) -> Path:
     return scratch
 
 
-def _by_git(root: Path, reading: Path, top: Path) -> tuple[list[str], list[str]]:
+def _by_git(root: Path, reading: Path, top: Path, files: Collection[str] | None) -> tuple[list[str], list[str]]:
     git = Git(reading, work_tree=top)
-    listing = ("ls-files", "-z", "--others", "--exclude-standard")
     index = reading / "index"
     sparse = ("--sparse",) if index.exists() and b"sdir" in index.read_bytes() else ()  # it names folders, not files
-    listed, complaint = git.both(*listing, *sparse, "--cached", "-t", cwd=root)
+    listed, complaint = git.both(
+        "ls-files", "-z", "--others", "--exclude-standard", *sparse, "--cached", "-t", cwd=root
+    )
     if b"could not open directory" in complaint:
         raise UsageError(f"{root}: {first_line(complaint)}; make it readable, or have git ignore it")
-    ignored = git(*listing, "--ignored", "--directory", "--no-empty-directory", cwd=root)
-    tops = {name.rstrip("/") for name in map(os.fsdecode, ignored.split(b"\0")[:-1])}
-    taken = []
+    taken, left, nested = list[str](), list[str](), list[str]()
     for line in sorted(set(map(os.fsdecode, listed.split(b"\0")[:-1]))):
         tag, path = line[0], line[2:].rstrip("/")
         junk = next((place for place in (*reversed([*parents(path)]), path) if place.rpartition("/")[2] in JUNK), None)
         if tag == "?" and junk is not None:
-            tops.add(junk)
+            left.append(junk)
         elif (root / path).is_dir() and not (root / path).is_symlink():
-            taken += [f"{path}/{below}" for below in _nested(root / path, reading)]
+            nested.append(path)
         else:
             taken.append(path)
-    return taken, sorted(name for name in tops if "/" not in name)
+    own, inner = _divided(taken if files is None else files, nested)
+    left += _ignored(root, reading, top, own)
+    for path in nested:
+        found = _nested(root / path, reading, None if files is None else inner[path])
+        for names, within in zip((taken, left), found, strict=True):
+            names += [f"{path}/{below}" for below in within]
+    return taken, sorted(set(left))
 
 
-def _nested(folder: Path, scratch: Path) -> list[str]:
-    """The files of a submodule or of a repository within: by its own rules, where it has a repository."""
+def _divided(files: Iterable[str], nested: Iterable[str]) -> tuple[list[str], dict[str, list[str]]]:
+    """Files that are in no repository within, and those that are in each, by their names there."""
+    own, inner = list[str](), {path: list[str]() for path in nested}
+    for path in files:
+        within = next((above for above in parents(path) if above in inner), None)
+        if within is not None:
+            inner[within].append(path[len(within) + 1 :])
+        elif path not in inner:
+            own.append(path)
+    return own, inner
+
+
+def _ignored(root: Path, reading: Path, top: Path, files: Iterable[str]) -> list[str]:
+    """By an index that has these files alone: git looks for what it ignores only into folders of which it has some."""
+    git = Git(reading, work_tree=top, index=reading / "known")
+    name, prefix = git("hash-object", "--stdin").strip(), root.relative_to(top)
+    lines = [b"100644 %b\t%b\0" % (name, os.fsencode(prefix / path)) for path in files]
+    loose = ("-c", "core.protectNTFS=false", "-c", "core.protectHFS=false")
+    git(*loose, "update-index", "-z", "--index-info", given=b"".join(lines))
+    asked = ("ls-files", "-z", "--others", "--exclude-standard", "--ignored", "--directory", "--no-empty-directory")
+    return [path.rstrip("/") for path in map(os.fsdecode, git(*asked, cwd=root).split(b"\0")[:-1])]
+
+
+def _nested(folder: Path, scratch: Path, files: Collection[str] | None) -> tuple[list[str], list[str]]:
+    """The same of a submodule or of a repository within: by its own rules, where it has a repository."""
     own = os.path.lexists(folder / ".git")
-    return (_listed(folder, scratch.with_name(f"{scratch.name}+")) if own else _walked(folder))[0]
+    return _listed(folder, scratch.with_name(f"{scratch.name}+"), files) if own else _walked(folder)
 
 
 def _walked(root: Path) -> tuple[list[str], list[str]]:
@@ -219,7 +235,7 @@ def _walked(root: Path) -> tuple[list[str], list[str]]:
                     waiting.append(f"{path}/")
                 else:
                     found.append(path)
-    return sorted(found), sorted(name for name in junk if "/" not in name)
+    return sorted(found), sorted(junk)
 
 
 def _on_disk(root: Path, paths: Iterable[str]) -> dict[str, os.stat_result]:
