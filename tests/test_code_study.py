@@ -483,6 +483,32 @@ def test_a_program_that_is_not_there_is_said_before_anything_begins(tmp_path: Pa
     assert not (made.study / "ledger.sqlite").exists()
 
 
+@pytest.mark.parametrize(
+    "command",
+    [["check", "--static"], ["check"], ["check", "--static", "--json"], ["run"], ["run-one", "--params", "{}"]],
+    ids=" ".join,
+)
+def test_without_git_a_study_of_code_says_what_to_install_before_anything_begins(
+    tmp_path: Path, command: list[str]
+) -> None:
+    """One line, exit code 2, and nothing is written; also where a study was begun with it."""
+    made = shop(tmp_path)
+    ideas(made, BETTER[0])
+    (tmp_path / "bin").mkdir()
+    for begun in (False, True):
+        before = state(tmp_path)
+        done = made(*command, "study.yaml", env={"PATH": str(tmp_path / "bin")})
+        assert done.code == 2
+        told = done.json["problems"] if "--json" in command else (done.out + done.err).splitlines()
+        assert [("expected git on PATH" in line, "apt install git" in line) for line in told if "git" in line] == [
+            (True, True)
+        ]
+        assert state(tmp_path) == before
+        assert (made.study / "ledger.sqlite").exists() == begun
+        if not begun:
+            assert made.run("--max-iterations", "1").code == 0
+
+
 @pytest.mark.parametrize("where", ["slot", "trash", "place", "brief", "clock"])
 def test_a_link_where_something_of_ours_was_leads_to_nothing_of_the_users(tmp_path: Path, where: str) -> None:
     """A candidate puts it there, with a folder of the user's behind it: nothing is moved, written or deleted there."""

@@ -627,7 +627,7 @@ def test_too_much_is_refused_with_the_largest_folders(tmp_path, monkeypatch):
 
 def test_without_git_there_is_one_line(two, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UsageError, match="expected git, found none"):
+    with pytest.raises(UsageError, match="expected git on PATH, found none"):
         snapshot(two.root, tmp_path / "repo")
 
 

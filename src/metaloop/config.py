@@ -463,6 +463,9 @@ def unenforceable(file: "StudyFile") -> tuple[str, ...]:
     )
 
 
+NO_GIT = "expected git on PATH, found none: a study of code needs it; install it, on Debian or Ubuntu: apt install git"
+
+
 def surroundings(file: "StudyFile") -> Surroundings:
     """Where trials will happen. Raises Faults where a command's program does not exist: before anything is written."""
     if descriptors() < DESCRIPTORS:
@@ -482,6 +485,8 @@ def surroundings(file: "StudyFile") -> Surroundings:
             programs[command[0]] = found  # a program of the code itself is the candidate's own
         if (script := _missing_script(found, command, cwd)) is not None:
             faults.append(_fault(file, key, f"expected a script; {script!r} is not in {cwd}"))
+    if terms.mutable and program("git", cwd, os.environ.get("PATH", os.defpath)) is None:
+        faults.append(_fault(file, "policy.mutable", NO_GIT))
     agent = file.bounds.agent
     if agent is not None:
         if (found := program(agent.command[0], cwd, os.environ.get("PATH", os.defpath))) is None:

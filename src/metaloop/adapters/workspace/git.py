@@ -103,7 +103,7 @@ def first_line(said: bytes) -> str:
 
 def _program() -> str:
     if (found := shutil.which("git")) is None:
-        raise UsageError("expected git, found none in PATH; install git to run a study of code")
+        raise UsageError("expected git on PATH, found none: install it, on Debian or Ubuntu: apt install git")
     return found
 
 
