@@ -658,3 +658,19 @@ def test_what_is_ignored_below_the_top_reaches_candidates_and_what_is_too_much_i
     assert [row["value"] for row in made.rows()] == pytest.approx([0.2, 0.4])
     assert done.err.count("logs: candidates are without 1001 entries that git ignores there") == 1
     assert made("check", "study.yaml", "--json").json
+
+
+def test_a_link_that_leaves_the_project_by_a_relative_path_leads_to_the_same_place(tmp_path: Path) -> None:
+    """Data beside the project, which the candidate's code reads through it."""
+    made = shop(tmp_path)
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared/n").write_text("2")
+    (made.folder / "shared").symlink_to("../shared")
+    text = FILES["bench.py"].replace("print", "other.SCALE = float(open('shared/n').read())\nprint")
+    (made.folder / "bench.py").write_text(text)
+    git(made.folder, "add", "-A")
+    ideas(made, BETTER[0])
+    before = state(made.folder), state(tmp_path / "shared")
+    assert made.run().code == 0
+    assert [row["value"] for row in made.rows()] == pytest.approx([0.2, 0.4])
+    assert (state(made.folder), state(tmp_path / "shared")) == before

@@ -549,6 +549,69 @@ def test_links_are_kept_and_those_that_lead_out_are_told(tmp_path):
     asyncio.run(study.check())
 
 
+def leaving_links(folder):
+    write(folder.parent, {"shared/table": "shared", "shared/deep/x": "x"})
+    root = repository(folder, {**TWO, "sub/er/x": "x"})
+    for name, target in {"out": "../shared/table", "sub/er/up": "../.././../shared/", "sub/back": "../../p/main.py",
+                         "sub/er/whole": "../../../p", "abs": str(folder.parent / "shared"), "in": "sub/../main.py",
+                         "through": "out", "late": "../comes/later", "weird": "../shared/deep/../table",
+                         "round": "sub/er/../../../shared/table", "sub/own": ".//../other.py",
+                         "er": "sub/er", "by": "er/../../main.py", "far": "../" * 99 + "etc/passwd",
+                         "bent": "../p/er/../../main.py", "slash": "/../etc/passwd"}.items():  # fmt: skip
+        (root / name).symlink_to(target)
+    git(root, "add", "-A")
+    git(root, "commit", "-qm", "links")
+    return root
+
+
+def test_a_link_that_leaves_by_a_relative_path_leads_to_the_same_place(tmp_path):
+    """Or to the candidate's own, where it comes back; what the base is does not change for it."""
+    root = leaving_links(tmp_path / "p")
+    study = Study(root)
+    base = snapshots.relinked(root, study.base)
+    assert base.redirected == {
+        "out": str(tmp_path / "shared/table"), "sub/er/up": str(tmp_path / "shared"), "sub/back": "../main.py",
+        "sub/er/whole": "../..", "late": str(tmp_path / "comes/later"), "far": "/etc/passwd",
+        "weird": str(tmp_path / "shared/deep") + "/../table", "round": str(tmp_path / "shared/table"),
+        "bent": str(root / "er/../../main.py"),
+    }  # fmt: skip
+    assert (base.tree, base.files) == (study.base.tree, study.base.files)
+    before = whole(root)
+
+    async def use():
+        slots = Slots(study.repo, base, study.scratch / "other")
+        for _ in range(2):
+            slot = await slots.open(0, {"main.py": "candidate"})
+            assert {name: (slot / name).read_text() for name in ("out", "through", "weird")} == dict.fromkeys(
+                ("out", "through", "weird"), "shared"
+            )
+            assert (slot / "sub/er/up/table").read_text() == "shared"
+            assert (slot / "sub/back").read_text() == (slot / "sub/er/whole/main.py").read_text() == "candidate"
+            assert (slot / "by").read_text() == "candidate"
+            assert not (slot / "late").exists()
+            assert await slots.changed(0) == {}
+            (slot / "out").unlink()
+            (slot / "out").symlink_to("main.py")
+            with pytest.raises(UsageError, match="expected a regular file, found a link"):
+                await slots.changed(0)
+        with pytest.raises(UsageError, match="found a folder or a link"):
+            await slots.open(0, {"out": "x"})
+        await slots.close_all()
+
+    asyncio.run(use())
+    assert whole(root) == before
+    assert b"shared" not in patch(study.repo, base, {"main.py": "x"})
+
+
+def test_a_link_that_leaves_leads_to_where_it_does_from_the_folder_as_it_is_called_now(tmp_path):
+    study = Study(leaving_links(tmp_path / "p"))
+    shutil.copytree(tmp_path / "p", tmp_path / "elsewhere/p", symlinks=True)
+    base = snapshots.relinked(tmp_path / "elsewhere/p", opened(study.repo))
+    assert base.redirected["out"] == str(tmp_path / "elsewhere/shared/table")
+    shutil.rmtree(study.root)
+    assert snapshots.relinked(study.root, base).redirected["out"] == str(tmp_path / "shared/table")
+
+
 def test_a_tracked_file_behind_a_link_is_not_taken_twice(tmp_path):
     root = repository(tmp_path / "p", {**TWO, "sub/x": "x"})
     shutil.move(root / "sub", tmp_path / "moved")

@@ -36,14 +36,17 @@ class Entry(msgspec.Struct, frozen=True):
 class Base(msgspec.Struct, frozen=True):
     """What the user's folder held when the study began. Names are what `os.fsdecode` makes of them.
 
-    `outside`: links, kept as such, that lead out of the folder or name a place by an absolute path. `linked`: entries
-    that git ignores, with where they are. A slot has a link to each, so what a trial writes there it writes to the
-    user's: a sandbox mounts them read-only. `unlinked`: folders with how many ignored entries are too many for that.
+    `outside`: links, kept as such, that lead out of the folder or name a place by an absolute path, with what they say.
+    `redirected`: those of them that a relative path leads out, with what a slot's link says, to lead to the same place.
+    `linked`: entries that git ignores, with where they are. A slot has a link to each, so what a trial writes there it
+    writes to the user's: a sandbox mounts them read-only. `unlinked`: folders with how many ignored entries are too
+    many for that.
     """
 
     tree: str
     files: Mapping[str, Entry]
-    outside: tuple[str, ...] = ()
+    outside: Mapping[str, str] = {}
+    redirected: Mapping[str, str] = {}
     linked: Mapping[str, str] = {}
     unlinked: Mapping[str, int] = {}
 
@@ -59,7 +62,7 @@ def layout(base: Base) -> Layout:
     made: Layout = {"": {}}
     for path, entry in base.files.items():
         _put(made, path, entry)
-    for path, target in base.linked.items():
+    for path, target in (*base.redirected.items(), *base.linked.items()):
         _put(made, path, linked(target)[0])
     return made
 

@@ -1,10 +1,10 @@
-"""What of the user's folder a slot has by a link: entries that git ignores.
+"""What a slot has by a link: entries of the user's folder that git ignores; and where links lead that leave the folder.
 
 Knows names and where links lead. Not covered: what links inside of an ignored folder lead to.
 """
 
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from metaloop.adapters.workspace.base import CACHES, JUNK, NEVER, parents
@@ -39,6 +39,45 @@ def links(
         else:
             made |= {path: target for path in sorted(paths) if (target := _target(root, path, files, folders))}
     return made, many
+
+
+def redirected(root: Path, outside: Mapping[str, str], files: Iterable[str]) -> dict[str, str]:
+    """What a slot's links say, of those that leave the folder by a relative path: it leads elsewhere from a slot.
+
+    To the same place as from the folder; one that comes back into it leads to what the slot has there.
+    """
+    folders = {above for path in files for above in parents(path)}
+    found = {path: _elsewhere(root, path, text, folders) for path, text in outside.items()}
+    return {path: text for path, text in found.items() if text}
+
+
+def _elsewhere(root: Path, path: str, text: str, folders: Collection[str]) -> str:
+    """Nothing for a link that does not leave, or only by way of another link, which is redirected itself."""
+    steps = [step for step in text.split("/") if step not in ("", ".")]
+    if text.startswith("/") or (rest := _left_with(path, steps, folders)) is None:
+        return ""
+    place = root.parent
+    while rest[:1] == [".."]:
+        place, rest = place.parent, rest[1:]
+    place = place.joinpath(*rest)
+    if place.is_relative_to(root) and ".." not in rest:
+        return os.path.relpath(place, (root / path).parent)
+    return str(place)
+
+
+def _left_with(path: str, steps: list[str], folders: Collection[str]) -> list[str] | None:
+    """The steps that remain once a link has led above the top; None where it does not, through folders of the base."""
+    here = path.split("/")[:-1]
+    for number, step in enumerate(steps, start=1):
+        if step != "..":
+            here.append(step)
+            if "/".join(here) not in folders:
+                return None
+        elif not here:
+            return steps[number:]
+        else:
+            here.pop()
+    return None
 
 
 def _may_link(path: str, left_out: Collection[str]) -> bool:

@@ -28,7 +28,7 @@ class Slots:
         self._state = self._place.lstat()
         self._objects, self._trash = Objects(repo), Trash(self._place / "trash")
         self._slots: dict[int, Slot] = {}
-        self._links = dict(map(linked, base.linked.values()))
+        self._links = dict(map(linked, (*base.redirected.values(), *base.linked.values())))
         shutil.rmtree(repo.with_name(f"{repo.name}.half"), ignore_errors=True)
         self._trash.empty()
 

@@ -26,8 +26,8 @@ from msgspec.structs import replace
 
 from metaloop.adapters.workspace.base import FILE, JUNK, LINK, NEVER, PROGRAM, Base, Entry, parents
 from metaloop.adapters.workspace.files import FOLDER, content
-from metaloop.adapters.workspace.git import Git, GitSaidNo, checkout, first_line
-from metaloop.adapters.workspace.links import links
+from metaloop.adapters.workspace.git import Git, GitSaidNo, checkout, contents, first_line
+from metaloop.adapters.workspace.links import links, redirected
 from metaloop.errors import Damaged, UsageError
 
 MAX_FILES, MAX_BYTES = 200_000, 2 << 30
@@ -79,7 +79,9 @@ def opened(repo: Path) -> Base:
         told = json.loads(message)
         listed = git("ls-tree", "-r", "-l", "-z", "--full-tree", name)
         files = dict(map(_entry, listed.split(b"\0")[:-1]))
-        return Base(head.split()[1].decode(), files, tuple(told["outside"]), told["linked"])
+        said = map(os.fsdecode, contents(repo, [files[path].hash for path in told["outside"]]))
+        outside = dict(zip(told["outside"], said, strict=True))
+        return Base(head.split()[1].decode(), files, outside, linked=told["linked"])
     except GitSaidNo as error:
         raise Damaged(f"{damage}: {error}") from error
     except (ValueError, KeyError, IndexError, TypeError) as error:
@@ -116,8 +118,11 @@ def _made(root: Path, half: Path, left_out: set[str], linking: bool) -> None:
 
 
 def relinked(root: Path, base: Base, *, ignore: Sequence[Path] = ()) -> Base:
-    """The base with links to what git ignores in the folder now: data may have come since, or moved."""
+    """The base with links to what git ignores in the folder now: data may have come since, or moved. What leads out of
+    the folder leads to where it does from there.
+    """
     root = root.resolve()
+    base = replace(base, redirected=redirected(root, base.outside, base.files))
     if not root.is_dir():
         return base
     with tempfile.TemporaryDirectory() as scratch:
