@@ -151,6 +151,9 @@ def test_a_folder_without_git_will_do(tmp_path: Path) -> None:
     assert made.rows()[-1]["verdict"] == "crowned"
     assert state(made.folder) == before
     assert "expected a git repository" in made("apply", "--branch", "x").err
+    told = made("apply", "--patch", "../best.patch").out
+    subprocess.run(["sh", "-c", told.split("; ")[1]], cwd=made.folder, env=ENV, check=True)
+    assert (made.folder / "src/model.py").read_text().startswith("RATE = 0.2\n")
 
 
 def test_what_the_folder_becomes_under_way_changes_nothing(tmp_path: Path) -> None:
@@ -164,6 +167,40 @@ def test_what_the_folder_becomes_under_way_changes_nothing(tmp_path: Path) -> No
     assert rows[-1]["value"] == pytest.approx(0.1)
     done = made("apply", "--here")
     assert (done.code, "src/model.py" in done.err) == (2, True)
+
+
+@pytest.mark.parametrize("where", ["folder", "top", "beside", "elsewhere"])
+def test_what_was_found_in_a_folder_of_a_repository_goes_back_into_that_folder(tmp_path: Path, where: str) -> None:
+    """By the command that is printed, wherever one is; not into files of the same names at the top."""
+    top = tmp_path / "mono repo"
+    made = shop(top, repository=False)
+    made.folder.rename(top / "the project")
+    made.folder = top / "the project"
+    (top / "src").mkdir()
+    (top / "src/model.py").write_text(FILES["src/model.py"])
+    git(top, "init", "-q", "-b", "main")
+    git(top, "add", "-A")
+    git(top, "commit", "-qm", "base")
+    ideas(made, BETTER[0], "```python src/new.py\nX = 1\n```\n")
+    with (made.folder / "bench.py").open("a") as file:
+        file.write("import os\nprint(f'score={model.predict(1) + os.path.exists(\"src/new.py\")}')\n")
+    git(top, "commit", "-qam", "new files count")
+    assert made.run().code == 0
+    study, patch = str(made.study), tmp_path / "best one.patch"
+    made.folder = {"folder": made.folder, "top": top, "beside": top / "src", "elsewhere": tmp_path}[where]
+    expected = "M\tthe project/src/model.py\nA\tthe project/src/new.py\n"
+
+    told = made("apply", study, "--branch", "best").out
+    assert git(top, "diff", "--name-status", "main", "best") == expected
+    shown = subprocess.run(["sh", "-c", told.split("; ")[1].removesuffix(" shows it\n")], cwd=made.folder, env=ENV,
+                           check=True, capture_output=True, text=True).stdout  # fmt: skip
+    assert "+RATE = 0.2" in shown
+
+    told = made("apply", study, "--patch", os.path.relpath(patch, made.folder)).out
+    subprocess.run(["sh", "-c", told.split("; ")[1]], cwd=made.folder, env=ENV, check=True)
+    git(top, "add", "--all", "the project", "src")
+    assert git(top, "diff", "--cached", "--name-status", "--", "src", "the project/src") == expected
+    assert git(top, "diff", "--cached", "best", "--", "src", "the project/src") == ""
 
 
 # ---- the user's own --------------------------------------------------------------------------------------------------

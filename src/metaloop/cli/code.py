@@ -1,5 +1,6 @@
 """The verbs of code studies: what a candidate changes (`diff`), and how to have it (`apply`)."""
 
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,7 +41,8 @@ def apply(
     trial: Annotated[int | None, Parameter(help="Another trial than the best.")] = None,
     branch: Annotated[str | None, Parameter(help="A new branch, on top of what is committed now.")] = None,
     patch: Annotated[
-        Path | None, Parameter(allow_leading_hyphen=True, help="A file for git apply; - for stdout.")
+        Path | None,
+        Parameter(allow_leading_hyphen=True, help="A file for git apply, as it is said then; - for stdout."),
     ] = None,
     here: Annotated[bool, Parameter(negative="", help="Write the files into the working folder.")] = False,
     into: Annotated[Path | None, Parameter(help="The folder that the study is about, if it was moved.")] = None,
@@ -58,17 +60,18 @@ def apply(
         what = "none was kept" if trial is None else f"trial {trial} has none"
         raise UsageError(f"expected a change of code, and {what}; metaloop status shows what there is")
     overlay = opened.study.overlay(told.change)
+    folder = opened.folder.absolute()
+    root = (into or folder.parent.parent / opened.study.the_terms.workdir).resolve()
     if patch is not None:
-        _write_patch(patch, difference(opened.study, Params({}), told.change))
+        _write_patch(patch, difference(opened.study, Params({}), told.change), root)
         return 0
     from metaloop.adapters.workspace import leaving, snapshots
 
-    folder = opened.folder.absolute()
-    root = into or folder.parent.parent / opened.study.the_terms.workdir
     base = snapshots.opened(folder / "base.git")
     if branch is not None:
         commit = leaving.export_branch(root, base, overlay, name=branch, message=_message(opened, told))
-        tell(f"branch {clean(branch)}: {commit[:12]}, trial {told.number}; git diff HEAD..{clean(branch)} shows it")
+        shown = clean(_git(root, "diff", f"HEAD..{branch}"))
+        tell(f"branch {clean(branch)}: {commit[:12]}, trial {told.number}; {shown} shows it")
     else:
         for path in leaving.apply_to(root, base, overlay):
             tell(f"written: {clean(path)}")
@@ -90,16 +93,33 @@ def _trial(study: Study, number: int) -> Trial:
     return trial
 
 
-def _write_patch(path: Path, text: str) -> None:
+def _write_patch(path: Path, text: str, root: Path) -> None:
     if str(path) == "-":
         sys.stdout.write(text)
         return
+    how = _git(root, "apply", file=path)
     try:
         with path.open("x", encoding="utf-8", newline="") as file:
             file.write(text)
     except FileExistsError:
         raise UsageError(f"{path}: is there already; name another file") from None
-    tell(f"written: {path}; git apply {path}")
+    tell(clean(f"written: {path}; {how}"))
+
+
+def _git(root: Path, *words: str, file: Path | None = None) -> str:
+    """What to type, here, for git to do something where the project is; with a file that has paths below `root`.
+
+    At the top of its repository: in a folder within, git leaves out in silence what it does not find below that folder.
+    """
+    from metaloop.adapters.workspace.git import checkout
+
+    found, here = checkout(root), Path.cwd()
+    top = root if found is None else found[1]
+    where = () if here == top or (file is None and here.is_relative_to(top)) else ("-C", str(top))
+    if file is None:
+        return shlex.join(["git", *where, *words])
+    within = () if root == top else (f"--directory={root.relative_to(top).as_posix()}",)
+    return shlex.join(["git", *where, *words, *within, str(file.absolute() if where else file)])
 
 
 def _message(opened: Opened, trial: Trial) -> str:
