@@ -436,6 +436,12 @@ if MODE == 'good':
     pathlib.Path('src/__pycache__/x.pyc').write_bytes(b'0')
 elif MODE == 'forger':
     pathlib.Path('bench.py').write_text('print("score=9")')
+elif MODE == 'teller':
+    number = int(re.search(r'This is proposal (\\d+)', brief)[1])
+    path.write_text(text.replace(f'RATE = {rate}', f'RATE = {rate * 1.5 + 0.01 * number}'))
+    told = re.search(r'The files are as (.*)', brief)[1]
+    print('WHY:', told)
+    sys.exit()
 elif MODE == 'slow':
     import time
     time.sleep(1.0)
@@ -469,6 +475,24 @@ def test_an_agent_changes_a_copy_and_what_differs_is_the_candidate(tmp_path: Pat
     assert made("audit").code == 0
     assert state(made.folder) == before
     assert not slots(made)
+
+
+def test_an_agent_grows_what_a_strategy_picks_and_is_told_so(tmp_path: Path) -> None:
+    """Rounds take turns at the three best; each session finds its parent's code, is told whose, and is judged by it."""
+    made = employing(tmp_path, "teller", 6)
+    made.write(policy={**made.keys["policy"], "frontier": {"strategy": "top_k", "k": 3}})
+    assert made.run().code == 0
+    rows = made.rows()
+    values, parents = [row["value"] for row in rows], [row["parent"] for row in rows]
+    assert any(parent != number - 1 for number, parent in enumerate(parents) if number)
+    for row in rows[1:]:
+        assert row["value"] == pytest.approx(values[row["parent"]] * 1.5 + 0.01 * row["trial"])
+        told = made("show", str(row["trial"])).out
+        best = max(range(row["trial"]), key=values.__getitem__)
+        assert f"trial {row['parent']} has them" in told
+        assert ("picked to grow from" in told) == (row["parent"] != best)
+        assert row["decision"].startswith("keep") == (row["value"] > values[row["parent"]])
+    assert made("audit").code == 0
 
 
 @pytest.mark.parametrize("mode", ["forger", "idle"])

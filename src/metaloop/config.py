@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from metaloop.adapters.models import Models
     from metaloop.adapters.workspace.base import Base
     from metaloop.edits.contract import Contract
+    from metaloop.policies.frontier import Strategy
     from metaloop.studyfile import StudyFile
 
 
@@ -86,10 +87,10 @@ def named(policy: str, terms: Terms) -> Propose:
             stand_in = None if terms.fallback == "none" else named(terms.fallback, terms)
             return asked.llm(stand_in) if policy == "llm" else asked.guided(named("tpe", terms), "tpe", stand_in)
         case "llm_diff":
-            from metaloop.policies import coder, frontier
+            from metaloop.policies import coder
 
             stand_in = None if terms.fallback == "none" else named(terms.fallback, terms)
-            return coder.llm_diff(stand_in, frontier.parse(terms.frontier) if terms.frontier else None)
+            return coder.llm_diff(stand_in, _strategy(terms))
         case "hybrid":
             from metaloop.policies import coder
 
@@ -99,7 +100,7 @@ def named(policy: str, terms: Terms) -> Propose:
         case "agent":
             from metaloop.policies import agent
 
-            return agent.agent()
+            return agent.agent(_strategy(terms))
         case "patches":
             from metaloop.policies import code
 
@@ -121,6 +122,12 @@ def named(policy: str, terms: Terms) -> Propose:
             }
             return samplers[policy]()
     raise UsageError(f"policy {policy!r} is not in this version; `metaloop check --schema` lists those that are")
+
+
+def _strategy(terms: Terms) -> "Strategy | None":
+    from metaloop.policies import frontier
+
+    return frontier.parse(terms.frontier) if terms.frontier else None
 
 
 # ---- the world -------------------------------------------------------------------------------------------------------

@@ -1,4 +1,6 @@
-"""`agent`: a coding agent of the user's works in a copy of the best candidate; what differs then is the proposal."""
+"""`agent`: a coding agent of the user's works in a copy of a candidate, the best one unless a strategy picks another;
+what differs then is the proposal.
+"""
 
 import re
 from collections.abc import Sequence
@@ -10,9 +12,10 @@ from metaloop.edits.judged import judge
 from metaloop.errors import ProposerError
 from metaloop.events import Reply
 from metaloop.flow import Flow, Session
-from metaloop.policies.brief import cut, fill, following, goal, history, plain, rule
+from metaloop.policies.brief import chosen, cut, fill, following, goal, history, plain, rule
 from metaloop.policies.code import proposed
 from metaloop.policies.coder import contract_text
+from metaloop.policies.frontier import Strategy, parent
 from metaloop.roles import Propose
 from metaloop.study import Trial, View
 from metaloop.values import Params, Proposal, Refused
@@ -37,21 +40,22 @@ class Written(msgspec.Struct, frozen=True):
     problem: str = ""
 
 
-def agent() -> Propose:
-    """The proposal is what the agent did; what breaks the contract, or changes nothing, is told to it once more. Where
+def agent(strategy: Strategy | None = None) -> Propose:
+    """The proposal is what the agent did, to what is best; with a strategy, to what that picks from the frontier. What
+    breaks the contract, or changes nothing, is told to it once more. Where
     it changes nothing then either, and nothing went wrong, it has no more to propose.
     """
 
     def propose(view: View) -> Flow[Sequence[Proposal]]:
-        best, said, idle = view.leader, "", False
-        change = Params({}) if best is None else best.change
+        grown, said, idle = view.leader if strategy is None else parent(view, strategy), "", False
+        change = Params({}) if grown is None else grown.change
         last: Proposal | str = ""
         for _ in range(TURNS):
-            reply = yield Session(brief(view, said), dict(change.values), change.files)
+            reply = yield Session(brief(view, grown, said), dict(change.values), change.files)
             assert isinstance(reply, Reply)
             if reply.trouble or reply.text is None:
                 raise ProposerError(reply.problem or "the session gave nothing")
-            last = _read(view, best, reply)
+            last = _read(view, grown, reply)
             idle = last == IDLE or (isinstance(last, str) and last.startswith(f"{IDLE};"))
             if isinstance(last, Proposal) and last.refused is None:
                 return [last]
@@ -66,28 +70,37 @@ def agent() -> Propose:
     return propose
 
 
-def brief(view: View, said: str) -> str:
-    """All that the agent is told. The code it can see for itself."""
-    shown = history(view)
+def brief(view: View, grown: Trial | None, said: str) -> str:
+    """All that the agent is told. The code, as the trial that it grows from has it, it can see for itself."""
+    shown, rival = history(view), grown if view.terms.frontier else None
     return fill(
         view.texts["agent"],
         goal=goal(view),
         task=f"The task, as its owner put it:\n\n{cut(view.texts['task'])}" if view.texts.get("task") else "",
         contract=contract_text(view.terms.contract),
         rule=rule(view),
+        origin=_origin(view, grown),
         said=said,
         history=shown,
-        following=following(view, "", max(2000, len(shown) // 4), "Make the change now."),
+        following=following(view, "", max(2000, len(shown) // 4), "Make the change now.", rival),
     )
 
 
-def _read(view: View, best: Trial | None, reply: Reply) -> Proposal | str:
+def _origin(view: View, grown: Trial | None) -> str:
+    """Whose files the agent finds, in words."""
+    if grown is None:
+        return ""
+    told = f"The files are as trial {grown.number} has them"
+    return f"{told}. {chosen(view)}" if grown is not view.leader else f"{told}, the best one so far."
+
+
+def _read(view: View, grown: Trial | None, reply: Reply) -> Proposal | str:
     """The change, which may be one that has to be refused; or why there is none."""
     written = msgspec.json.decode(reply.text or "{}", type=Written)
     if written.problem:
         return written.problem
-    parent, number = (Params({}), None) if best is None else (best.change, best.number)
-    before = view.code(parent)
+    change, number = (Params({}), None) if grown is None else (grown.change, grown.number)
+    before = view.code(change)
     litter = [path for path in written.new if not view.terms.contract.allows(path)]
     ours = {path: text for path, text in written.files.items() if path not in litter}
     if not ours:
@@ -106,9 +119,9 @@ def _read(view: View, best: Trial | None, reply: Reply) -> Proposal | str:
     else:
         broken = judge(before, after, view.terms.contract)
     if broken:
-        return Proposal(parent, by, why, number, refused=Refused(broken.code, broken.text))
+        return Proposal(change, by, why, number, refused=Refused(broken.code, broken.text))
     changed = {path: text for path, text in after.items() if before.get(path) != text}
-    made = proposed(view, changed, by, "; ".join([why, *notes]), parent, number, dict(parent.values))
+    made = proposed(view, changed, by, "; ".join([why, *notes]), change, number, dict(change.values))
     if (tried := view.taken(made.change)) is not None:
         return f"trial {tried} had this very code, with these parameters; try another change"
     return made

@@ -118,6 +118,13 @@ def rule(view: View) -> str:
             )
 
 
+def chosen(view: View) -> str:
+    """That what is grown from is not the best, in words."""
+    told = "That is not the best trial so far: it was picked to grow from, so that others are tried too."
+    kept = " Whatever is better than this one is kept, and grown from in its turn."
+    return told + (kept if view.terms.rule != "provisional" else "")
+
+
 def source(view: View) -> str:
     """The program that is measured, fenced."""
     text = view.texts.get("source", "")

@@ -10,7 +10,7 @@ from metaloop.edits.contract import Contract
 from metaloop.events import Reply
 from metaloop.flow import Flow, Message
 from metaloop.policies.asked import ask, unusable
-from metaloop.policies.brief import cut, fenced, fill, following, goal, history, plain, rule
+from metaloop.policies.brief import chosen, cut, fenced, fill, following, goal, history, plain, rule
 from metaloop.policies.code import edited
 from metaloop.policies.frontier import Strategy, parent
 from metaloop.roles import Propose
@@ -122,9 +122,7 @@ def code_text(view: View, grown: Trial | None) -> str:
         "" if grown is None else f", as trial {grown.number} has them: your change is made to these"
     )
     if grown is not None and grown is not view.leader:
-        title += "\n\nThat is not the best trial so far: it was picked to grow from, so that others are tried too."
-        if view.terms.rule != "provisional":
-            title += " Whatever is better than this one is kept, and grown from in its turn."
+        title += f"\n\n{chosen(view)}"
     parts = [title, *(fenced(plain(path, 200), shown[path]) for path in sorted(shown))]
     if left:
         parts.append("\n".join(["Too long to be shown:", *left[:50]]))

@@ -28,8 +28,8 @@ def asks(policy: schema.PolicyKeys) -> bool:
 
 
 def edits(policy: schema.PolicyKeys) -> bool:
-    """Whether a model writes edits for this policy."""
-    return "llm_diff" in {policy.type, *arms(policy)}
+    """Whether a model or an agent writes edits for this policy."""
+    return not {"llm_diff", "agent"}.isdisjoint({policy.type, *arms(policy)})
 
 
 def arms(policy: schema.PolicyKeys) -> tuple[str, ...]:

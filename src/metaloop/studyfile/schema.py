@@ -510,7 +510,7 @@ class PolicyKeys(Section):
             Discriminator(_kind),
         ]
         | None
-    ) = Field(None, description="with llm_diff: what edits grow from; a strategy's name, or it with its settings")
+    ) = Field(None, description="with llm_diff or agent: what edits grow from; a strategy, or it with its settings")
     patches: Text | None = Field(None, description="with type patches: a folder of patches, tried by name")
     check_cmd: Command | None = Field(None, description="run before a changed candidate: a failure is one of the build")
     required_calls: list[Text] = Field([], description="functions that mutable Python files have to go on calling")
