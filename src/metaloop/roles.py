@@ -77,17 +77,38 @@ GATE = "gate-"
 """What the names of steps that are gates begin with."""
 
 
+class Walls(msgspec.Struct, frozen=True):
+    """What a step's process tree may reach of the machine. Paths are absolute; of two, the deeper one holds.
+
+    `host`: it sees all there is, read-only, but for what is `hidden`; otherwise it sees what `read` and `write` name,
+    and what any program needs. `network`: it has the machine's own; otherwise nothing but a loopback of its own, where
+    the rung can give one. `devices`: it has all of /dev, as GPUs need. `scratch`: bytes that its own /tmp may hold, None
+    where /tmp is the machine's.
+    """
+
+    host: bool = False
+    read: tuple[str, ...] = ()
+    write: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
+    network: bool = False
+    devices: bool = False
+    scratch: int | None = 64 << 20
+
+
 class Step(msgspec.Struct, frozen=True):
     """One command of a job. `name` is `check`, `train`, `evaluate`, `prepare`, `agent`, or `gate-NAME`; seconds of wall
     clock it may take.
 
-    `env` is added to the job's for this step alone.
+    `env` is added to the job's for this step alone. `cwd`: where it runs, the job's own where it is empty. `walls`:
+    what it may reach; None for everything.
     """
 
     name: str
     argv: tuple[str, ...]
     timeout_s: float
     env: dict[str, str] = {}
+    cwd: str = ""
+    walls: Walls | None = None
 
 
 class Job(msgspec.Struct, frozen=True):
