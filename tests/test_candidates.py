@@ -8,10 +8,13 @@ import pytest
 
 from metaloop.adapters.candidates import Candidates
 from metaloop.adapters.workspace.snapshots import opened, snapshot
-from metaloop.edits.contract import Contract
 from metaloop.errors import UsageError
 from metaloop.roles import Bench
+from metaloop.terms import Terms
 from metaloop.testing import WorkspaceConformance
+from metaloop.values import Objective
+
+TERMS = Terms("t", Objective("score", "max"), ("train",), "patches", {}, mutable=("src/**",), private=("data/secret*",))
 
 
 class TestCandidates(WorkspaceConformance):
@@ -20,7 +23,7 @@ class TestCandidates(WorkspaceConformance):
     def workspace(self, tmp_path, root):
         repo = tmp_path / "study" / "s" / "base.git"
         base = opened(repo) if repo.exists() else snapshot(root, repo)
-        return self.kind(repo, base, tmp_path / "place", Contract(("src/**",)), root)
+        return self.kind(repo, base, tmp_path / "place", TERMS, root)
 
     async def abandon(self, workspace):
         await workspace._slots.close_all(keep=True)
@@ -37,8 +40,8 @@ class WithoutOverlay(Candidates):
 class Within(Candidates):
     """Its directories are in the user's folder."""
 
-    def __init__(self, repo, base, place, contract, root):
-        super().__init__(repo, base, root / "place", contract, root)
+    def __init__(self, repo, base, place, terms, root):
+        super().__init__(repo, base, root / "place", terms, root)
 
 
 class Untidy(Candidates):
@@ -66,10 +69,9 @@ class Blind(Candidates):
 
 
 class FollowsLinks(Candidates):
-    def _as_it_was(self, lane, path):
-        text = self._overlays[lane].get(path)
-        there = (self._paths[lane] / path).exists()
-        return there and (text is None or (self._paths[lane] / path).read_bytes() == text.encode())
+    async def touched(self, lane, paths):
+        told = await super().touched(lane, paths)
+        return [path for path in told if not (self._paths[lane] / path).is_symlink()]
 
 
 class NeverGone(Candidates):
@@ -120,6 +122,11 @@ class KeepsRepository(Candidates):
         if kept.exists():
             shutil.copytree(kept, git)
         return path
+
+
+class ScoresInPlace(Candidates):
+    async def scoring(self, lane):
+        return str(self._paths[lane])
 
 
 class Deaf(Candidates):
@@ -182,6 +189,7 @@ BROKEN = [
     (TwoCommits, "a_bench_is_a_repository_of_its_own_with_one_commit_of_the_candidate"),
     (Mumbling, "a_brief_is_told_and_in_a_file_beside_the_candidate"),
     (KeepsRepository, "after_a_bench_a_trials_directory_has_no_repository"),
+    (ScoresInPlace, "what_scores_has_all_but_what_candidates_may_change"),
     (Deaf, "what_an_agent_wrote_is_told_with_new_files_and_gone_ones"),
     (Partial, "a_frozen_file_that_an_agent_changed_or_removed_is_told"),
     (TellsLitter, "litter_is_told_by_nobody"),

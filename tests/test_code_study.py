@@ -440,7 +440,7 @@ elif MODE == 'teller':
     number = int(re.search(r'This is proposal (\\d+)', brief)[1])
     path.write_text(text.replace(f'RATE = {rate}', f'RATE = {rate * 1.5 + 0.01 * number}'))
     told = re.search(r'The files are as (.*)', brief)[1]
-    print('WHY:', told)
+    print("WHY:", told)
     sys.exit()
 elif MODE == 'slow':
     import time

@@ -5,6 +5,7 @@ import os
 import secrets
 import shutil
 import signal
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from metaloop.adapters.candidates import Candidates
     from metaloop.adapters.models import Models
     from metaloop.adapters.workspace.base import Base
-    from metaloop.edits.contract import Contract
     from metaloop.policies.frontier import Strategy
     from metaloop.studyfile import StudyFile
 
@@ -201,7 +201,7 @@ class _Code:
     repo: Path
     base: "Base"
     place: Path
-    contract: "Contract"
+    terms: Terms
     root: Path
     tell: Callable[[str], None]
     based: Based | None
@@ -209,7 +209,7 @@ class _Code:
     def candidates(self) -> "Candidates":
         from metaloop.adapters.candidates import Candidates
 
-        return Candidates(self.repo, self.base, self.place, self.contract, self.root, self.tell)
+        return Candidates(self.repo, self.base, self.place, self.terms, self.root, self.tell)
 
     def clear(self) -> None:
         """Removes what candidates have left."""
@@ -228,14 +228,14 @@ def _code(file: "StudyFile", study: Study, tell: Callable[[str], None]) -> _Code
         base = opened(repo)
         if base.tree != study.tree:
             raise Damaged(f"{repo}: expected the snapshot that the study began with, {study.tree}, found {base.tree}")
-        return _Code(repo, base, place, file.terms.contract, file.workdir, tell, None)
+        return _Code(repo, base, place, file.terms, file.workdir, tell, None)
     if repo.exists():  # of a start that was killed before it was recorded
         shutil.rmtree(repo)
     base = snapshot(file.workdir, repo, ignore=[file.folder.parent])
     based, left = recorded(repo, base, file.terms.contract)
     for path in left:
         tell(f"{path}: no text, or too long to be changed; it stays as it is")
-    return _Code(repo, base, place, file.terms.contract, file.workdir, tell, based)
+    return _Code(repo, base, place, file.terms, file.workdir, tell, based)
 
 
 def slots(folder: Path) -> Path:
@@ -504,7 +504,8 @@ def surroundings(file: "StudyFile") -> Surroundings:
     if faults:
         raise Faults(faults)
     theirs = {name: os.environ[name] for name in ("HOME", *(agent.env_allow if agent else ())) if name in os.environ}
-    return Surroundings(str(file.folder.absolute()), cwd, env, programs, theirs)
+    carry = sys.executable, "-I", "-S", str(Path(__file__).with_name("adapters") / "carry.py")
+    return Surroundings(str(file.folder.absolute()), cwd, env, programs, theirs, carry)
 
 
 def commands(terms: Terms) -> list[tuple[str, tuple[str, ...]]]:

@@ -467,7 +467,8 @@ class Engine:
         if workspace is None or act.trial == PREPARE:
             return where
         overlay = self.study.overlay(self.study.trials[act.trial].change)
-        return dataclasses.replace(where, cwd=await workspace.open(lane, overlay))
+        scoring = await workspace.scoring(lane) if self.study.the_terms.tier == "separate" else ""
+        return dataclasses.replace(where, cwd=await workspace.open(lane, overlay), scoring=scoring)
 
     async def _adopt(self, act: StartRun, lane: int) -> None:
         if self.world.workspace is not None and act.trial != PREPARE:
@@ -478,7 +479,8 @@ class Engine:
         study, workspace = self.study, self.world.workspace
         if workspace is None or act.trial == PREPARE:
             return None
-        frozen, own = study.the_terms.frozen, {*study.base, *study.trials[act.trial].change.files}
+        terms, own = study.the_terms, {*study.base, *study.trials[act.trial].change.files}
+        frozen = {*terms.frozen, *terms.programs} - own
         touched = await workspace.touched(lane, {*frozen, *own})
         if touched is None:
             return Failed("lost", "its directory is gone, so nobody can tell what was measured")

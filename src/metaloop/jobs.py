@@ -10,10 +10,14 @@ from random import Random
 
 import msgspec
 
+from metaloop.edits.contract import regex
 from metaloop.roles import GATE, Bench, Job, Step
 from metaloop.study import PREPARE, Study, Trial
 from metaloop.terms import AgentSpec, Gate, Limits, Terms
 from metaloop.values import Scalar
+
+CARRY_S = 600.0
+"""Seconds that carrying what a candidate left may take."""
 
 METRICS, PROGRESS = "metrics.json", "progress.jsonl"
 
@@ -30,6 +34,10 @@ class Surroundings:
     programs: Mapping[str, str]
     agent: Mapping[str, str] = field(default_factory=dict)
     """Variables that a coding agent may be given; HOME is the user's own."""
+    carry: tuple[str, ...] = ()
+    """The command that carries what a candidate left to where it is scored."""
+    scoring: str = ""
+    """Where a trial is scored, if not in its own directory."""
 
 
 def job(study: Study, trial: int, run: int, *, attempt: int, lane: int, nonce: str, where: Surroundings) -> Job:
@@ -47,7 +55,7 @@ def job(study: Study, trial: int, run: int, *, attempt: int, lane: int, nonce: s
     env = {**where.env, "OMP_NUM_THREADS": "1", **terms.env, **told}
     steps = tuple(
         msgspec.structs.replace(step, argv=(where.programs.get(step.argv[0], step.argv[0]), *step.argv[1:]))
-        for step in _steps(study, trial, run, directory)
+        for step in _steps(study, trial, run, directory, where)
     )
     return Job(nonce, lane, directory, where.cwd, env, steps, bounds.limits, metrics=METRICS)
 
@@ -79,23 +87,26 @@ def _filled(word: str, words: Mapping[str, str]) -> str:
     return re.sub("|".join(map(re.escape, words)), lambda mark: words[mark[0]], word)
 
 
-def _steps(study: Study, trial: int, run: int, directory: str) -> tuple[Step, ...]:
+def _steps(study: Study, trial: int, run: int, directory: str, where: Surroundings) -> tuple[Step, ...]:
     """The first look with its gates around it: they are of the candidate, which no repeat changes."""
-    steps = _measured(study, trial, directory)
+    steps = _measured(study, trial, directory, where)
     if trial == PREPARE or run:
         return steps
     gates = study.gates_of(trial)
     before, after = ([_gate(gate) for gate in gates if gate.phase == phase] for phase in ("pre", "post"))
-    where = next(index for index, step in enumerate(steps) if step.name != "check")
-    return *steps[:where], *before, *steps[where:], *after
+    first = next(index for index, step in enumerate(steps) if step.name != "check")
+    return *steps[:first], *before, *steps[first:], *after
 
 
 def _gate(gate: Gate) -> Step:
     return Step(f"{GATE}{gate.name}", gate.command, gate.timeout_s)
 
 
-def _measured(study: Study, trial: int, directory: str) -> tuple[Step, ...]:
-    """Only the step whose metrics count is told where to write them: with an evaluator, training has no such place."""
+def _measured(study: Study, trial: int, directory: str, where: Surroundings) -> tuple[Step, ...]:
+    """Only the step whose metrics count is told where to write them: with an evaluator, training has no such place.
+
+    A separate scorer has a directory, HOME and TMPDIR that no candidate ever had, and what was carried there.
+    """
     terms, bounds = study.the_terms, study.bounds
     progress = {"METALOOP_PROGRESS": f"{directory}/{PROGRESS}"}
     measured = {"METALOOP_METRICS": f"{directory}/{METRICS}"} | progress
@@ -107,8 +118,16 @@ def _measured(study: Study, trial: int, directory: str) -> tuple[Step, ...]:
     check = [Step("check", terms.check, bounds.timeout_s)] if terms.check and study.trials[trial].change.files else []
     if not terms.evaluate:
         return *check, Step("train", train, bounds.timeout_s, measured)
-    evaluate = Step("evaluate", terms.evaluate, bounds.timeout_s, measured)
-    return *check, Step("train", train, bounds.timeout_s, progress), evaluate
+    trained = *check, Step("train", train, bounds.timeout_s, progress)
+    if terms.tier != "separate":
+        return *trained, Step("evaluate", terms.evaluate, bounds.timeout_s, measured)
+    named = (word for glob in terms.outputs for word in (glob, regex(glob)))
+    carry = Step("outputs", (*where.carry, where.cwd, where.scoring, *named), CARRY_S, cwd=where.scoring, fresh=True)
+    return (
+        *trained,
+        carry,
+        Step("evaluate", terms.evaluate, bounds.timeout_s, measured, cwd=where.scoring, fresh=True),
+    )
 
 
 def parameters(values: dict[str, Scalar]) -> dict[str, str]:

@@ -82,8 +82,8 @@ class Walls(msgspec.Struct, frozen=True):
 
     `host`: it sees all there is, read-only, but for what is `hidden`; otherwise it sees what `read` and `write` name,
     and what any program needs. `network`: it has the machine's own; otherwise nothing but a loopback of its own, where
-    the rung can give one. `devices`: it has all of /dev, as GPUs need. `scratch`: bytes that its own /tmp may hold, None
-    where /tmp is the machine's.
+    the rung can give one. `devices`: it has all of /dev, as GPUs need. `scratch`: bytes that its own /tmp may hold;
+    None where /tmp is the machine's.
     """
 
     host: bool = False
@@ -96,11 +96,12 @@ class Walls(msgspec.Struct, frozen=True):
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One command of a job. `name` is `check`, `train`, `evaluate`, `prepare`, `agent`, or `gate-NAME`; seconds of wall
-    clock it may take.
+    """One command of a job. `name` is `check`, `train`, `outputs`, `evaluate`, `prepare`, `agent`, or `gate-NAME`;
+    seconds of wall clock it may take.
 
-    `env` is added to the job's for this step alone. `cwd`: where it runs, the job's own where it is empty. `walls`:
-    what it may reach; None for everything.
+    `env` is added to the job's for this step alone. `cwd`: where it runs, the job's own where it is empty. `fresh`: its
+    HOME and TMPDIR are its own, `NAME.home` and `NAME.tmp` in the job's folder; otherwise all steps share `home` and
+    `tmp`. `walls`: what it may reach; None for everything.
     """
 
     name: str
@@ -108,6 +109,7 @@ class Step(msgspec.Struct, frozen=True):
     timeout_s: float
     env: dict[str, str] = {}
     cwd: str = ""
+    fresh: bool = False
     walls: Walls | None = None
 
 
@@ -242,8 +244,16 @@ class Workspace(Protocol):
         """The same, where a trial runs in it that another controller began: nothing is touched."""
         ...
 
+    async def scoring(self, lane: int) -> str:
+        """A directory for what scores the lane's trial: the base, with what no candidate sees, without what one may
+        change. It stays as it is until it is asked for again.
+        """
+        ...
+
     async def touched(self, lane: int, paths: Collection[str]) -> Sequence[str] | None:
-        """Those of `paths` that are not what they were when the directory was opened; None where it is gone."""
+        """Those of `paths` that are not what they were when the directory was opened, or in that for scoring; None
+        where the trial's own is gone.
+        """
         ...
 
     async def bench(self, lane: int, overlay: Mapping[str, str], brief: str) -> Bench:

@@ -43,10 +43,31 @@ class Gate(Value, frozen=True):
     timeout_s: float = 600.0
 
 
+class Sandbox(Value, frozen=True):
+    """What trials may reach, beside what their tier gives them: paths relative to the working folder, or absolute.
+    None: as the tier has it.
+    """
+
+    level: Literal["auto", "bubblewrap", "landlock", "none"] = "auto"
+    read: tuple[str, ...] = ()
+    write: tuple[str, ...] = ()
+    network: bool | None = None
+    devices: bool | None = None
+
+
+Tier: TypeAlias = Literal["parameters", "separate", "in-process", "stdout"]
+"""Where a candidate's number comes from, the most believable first.
+
+parameters: no candidate has code of its own. separate: a scorer that candidates never see, on what they left behind.
+in-process: a program that candidates cannot change runs their code. stdout: they print it themselves.
+"""
+
+
 class Terms(Value, frozen=True):
     """The identity of a study. Change one of these and it is another study; paths are relative to the study's file.
 
     `frontier`: the strategy by which edits choose what they grow from, and its settings; empty: from what is best.
+    `outputs`: globs of what a scorer sees of a candidate. `private`: globs of what no candidate sees.
     """
 
     name: str
@@ -84,6 +105,26 @@ class Terms(Value, frozen=True):
     check: tuple[str, ...] = ()
     frontier: dict[str, Scalar] = {}
     gates: tuple[Gate, ...] = ()
+    outputs: tuple[str, ...] = ()
+    private: tuple[str, ...] = ()
+    sandbox: Sandbox = Sandbox()
+
+    @property
+    def tier(self) -> Tier:
+        if not self.mutable:
+            return "parameters"
+        if self.evaluate and self.outputs:
+            return "separate"
+        words = [*(self.evaluate or self.train)]
+        modules = [f"{word.replace('.', '/')}.py" for word in words]
+        own = any(self.contract.allows(_plain(word)) for word in (*words, *modules))
+        return "stdout" if own else "in-process"
+
+    @property
+    def programs(self) -> tuple[str, ...]:
+        """Words of the study's commands that may be paths of files, which a candidate has no business to change."""
+        commands = (self.train, self.evaluate, self.check, self.baseline.cmd, *(gate.command for gate in self.gates))
+        return tuple(dict.fromkeys(_plain(word) for command in commands for word in command))
 
     @property
     def contract(self) -> Contract:
@@ -99,6 +140,10 @@ class Terms(Value, frozen=True):
     def asks(self) -> bool:
         """Whether whoever proposes asks a model."""
         return not {self.policy, *self.arms}.isdisjoint(ASKING)
+
+
+def _plain(path: str) -> str:
+    return path.removeprefix("./")
 
 
 class Limits(Value, frozen=True):

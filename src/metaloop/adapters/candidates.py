@@ -6,17 +6,20 @@ import stat
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
-from metaloop.adapters.workspace.base import FILE, PROGRAM, Base
+from msgspec.structs import replace
+
+from metaloop.adapters.workspace.base import FILE, PROGRAM, Base, without
 from metaloop.adapters.workspace.files import is_folder
 from metaloop.adapters.workspace.git import blob, contents, repository
 from metaloop.adapters.workspace.links import MOST
 from metaloop.adapters.workspace.places import STUDY, clear
-from metaloop.adapters.workspace.slots import Slots
+from metaloop.adapters.workspace.slots import SCORING, Slots
 from metaloop.adapters.workspace.snapshots import relinked
-from metaloop.edits.contract import Contract
+from metaloop.edits.contract import Contract, covers
 from metaloop.errors import UsageError
 from metaloop.events import Based
 from metaloop.roles import Bench
+from metaloop.terms import Terms
 from metaloop.values import digest
 
 TOTAL = 32 << 20
@@ -59,12 +62,15 @@ def _is_text(path: str) -> bool:
 class Candidates:
     """`roles.Workspace` over the slots of one study. They are made when the first is wanted: what is prepared has come
     by then, and is linked where git ignores it; `tell` hears of what is too much for that.
+
+    Of the base, candidates have all but what is private, and what scores them all but what they may change.
     """
 
     def __init__(
-        self, repo: Path, base: Base, place: Path, contract: Contract, root: Path, tell: Callable[[str], None] = print
+        self, repo: Path, base: Base, place: Path, terms: Terms, root: Path, tell: Callable[[str], None] = print
     ) -> None:
-        self._repo, self._base, self._place, self._contract, self._root = repo, base, place, contract, root
+        self._repo, self._place, self._terms, self._root = repo, place, terms, root
+        self._base, self._whole, self._contract = without(base, self._is_private), base, terms.contract
         self._tell = tell
         self._made: Slots | None = None
         self._paths, self._overlays = dict[int, Path](), dict[int, Mapping[str, str]]()
@@ -72,13 +78,16 @@ class Candidates:
     @property
     def _slots(self) -> Slots:
         if self._made is None:
-            linked = relinked(self._root, self._base, ignore=[self._repo.parent.parent, self._place])
+            linked = relinked(self._root, self._whole, ignore=[self._repo.parent.parent, self._place])
             for folder, count in linked.unlinked.items():
                 self._tell(
                     f"{folder or '.'}: candidates are without {count} entries that git ignores there, since they have "
                     f"{MOST} links at most; move them into a folder that holds nothing else"
                 )
-            self._made = Slots(self._repo, linked, self._place)
+            own = {path: target for path, target in linked.linked.items() if not self._is_output(path)}
+            linked = replace(linked, linked=own)
+            scoring = without(linked, self._contract.allows)
+            self._made = Slots(self._repo, without(linked, self._is_private), self._place, scoring)
             study = str(self._repo.parent.absolute())
             (self._place / STUDY).write_text(study, encoding="utf-8", errors="replace")
         return self._made
@@ -91,10 +100,19 @@ class Candidates:
         self._paths[lane], self._overlays[lane] = await self._slots.adopt(lane, overlay), overlay
         return str(self._paths[lane])
 
+    async def scoring(self, lane: int) -> str:
+        return str(await self._slots.open(lane, {}, SCORING))
+
     async def touched(self, lane: int, paths: Collection[str]) -> Sequence[str] | None:
-        if not is_folder(self._paths[lane]):
+        top, overlay = self._paths[lane], self._overlays[lane]
+        if not is_folder(top):
             return None
-        return [path for path in sorted(paths) if not self._as_it_was(lane, path)]
+        found = [path for path in sorted(paths) if not _as_it_was(top, path, self._base, overlay)]
+        score = top.with_name(f"{top.name}{SCORING}")
+        if self._terms.tier == "separate" and is_folder(score):
+            scored = (path for path in sorted(paths) if not self._contract.allows(path))
+            found += [path for path in scored if not _as_it_was(score, path, self._whole, {})]
+        return list(dict.fromkeys(found))
 
     async def bench(self, lane: int, overlay: Mapping[str, str], brief: str) -> Bench:
         path = await self._slots.open(lane, overlay)
@@ -122,20 +140,29 @@ class Candidates:
         """Whether no candidate may have changed it: then what is in it is of no interest."""
         return not (_is_text(path) and self._contract.allows(path))
 
+    def _is_private(self, path: str) -> bool:
+        return any(covers(glob, path) for glob in self._terms.private)
+
+    def _is_output(self, path: str) -> bool:
+        """Whether a candidate is to leave something at, or below, what git ignores: then it has that for itself."""
+        places = (glob.partition("*")[0] for glob in self._terms.outputs)
+        return any(covers(glob, path) for glob in self._terms.outputs) or any(p.startswith(f"{path}/") for p in places)
+
     async def close(self) -> None:
         if self._made is not None:
             await self._made.close_all()
         else:
             clear(self._place)  # of a controller that was killed
 
-    def _as_it_was(self, lane: int, path: str) -> bool:
-        """Whether it is a file with the content that the candidate has; true of what the candidate does not have."""
-        text, entry = self._overlays[lane].get(path), self._base.files.get(path)
-        if text is None and (entry is None or entry.mode not in (FILE, PROGRAM)):
-            return True
-        try:
-            with open(os.open(self._paths[lane] / path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
-                data = file.read() if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else b"?"
-        except OSError:
-            return False
-        return data == text.encode() if text is not None else blob(data) == (entry.hash if entry else "")
+
+def _as_it_was(top: Path, path: str, base: Base, overlay: Mapping[str, str]) -> bool:
+    """Whether it is a file with the content that it was given; true of what is not in base and overlay."""
+    text, entry = overlay.get(path), base.files.get(path)
+    if text is None and (entry is None or entry.mode not in (FILE, PROGRAM)):
+        return True
+    try:
+        with open(os.open(top / path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+            data = file.read() if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else b"?"
+    except OSError:
+        return False
+    return data == text.encode() if text is not None else blob(data) == (entry.hash if entry else "")

@@ -452,9 +452,10 @@ def become(step: Record, job: Record, fds: tuple[int, int, int], lane: str, pare
         os.write(3, b"y" if cgroup.enter() else b"n")
         if os.read(3, 1) != b"g":  # end of file must never open the gate
             os._exit(125)
-        os.chdir(job["cwd"])
+        os.chdir(step.get("cwd") or job["cwd"])
         cap_files(job["limits"].get("files"))
-        own = {"HOME": job["dir"] + "/home", "TMPDIR": job["dir"] + "/tmp", MARK: lane}
+        place = job["dir"] + "/" + step.get("own", "")
+        own = {"HOME": place + "home", "TMPDIR": place + "tmp", MARK: lane}
         os.execvpe(argv[0], argv, {**job["env"], **step["env"], **own})
     except BaseException as error:
         why = error.strerror if isinstance(error, OSError) else repr(error)
@@ -585,11 +586,15 @@ class Trial:
         self.parent = os.open(os.path.dirname(self.job["dir"]), os.O_RDONLY | os.O_DIRECTORY)
         self.dir = os.open(self.job["dir"], os.O_RDONLY | os.O_DIRECTORY)
         refuse_full(self.dir)
-        for name in ("home", "tmp"):
+        for name in self.places():
             os.mkdir(name, 0o700, dir_fd=self.dir)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
         for name in self.names():
             self.files[name] = os.open(name, flags, 0o600, dir_fd=self.dir)
+
+    def places(self) -> set[str]:
+        """HOME and TMPDIR of all steps."""
+        return {step.get("own", "") + name for step in self.job["steps"] for name in ("home", "tmp")}
 
     def names(self) -> list[str]:
         return [f"{step['name']}.{end}" for step in self.job["steps"] for end in ("out", "err")]
@@ -691,7 +696,7 @@ class Trial:
         self.close()
         for name in self.names():
             unlink(f"{self.job['dir']}/{name}")
-        for name in ("home", "tmp", ""):
+        for name in (*self.places(), ""):
             try:
                 os.rmdir(f"{self.job['dir']}/{name}")
             except OSError:

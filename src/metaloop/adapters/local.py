@@ -236,7 +236,8 @@ def _encodes(text: str) -> bool:
 
 def _wire_step(step: Step) -> dict[str, object]:
     gate = step.name.startswith(GATE)
-    return {"name": step.name, "argv": step.argv, "timeout": step.timeout_s, "env": step.env, "gate": gate}
+    told = {"name": step.name, "argv": step.argv, "timeout": step.timeout_s, "env": step.env, "gate": gate}
+    return {**told, "cwd": step.cwd, "own": f"{step.name}." if step.fresh else ""}
 
 
 def _ended(found: Running | Outcome | Gone) -> Outcome | Gone:

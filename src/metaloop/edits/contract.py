@@ -110,6 +110,23 @@ def _step(token: str, path: str, ends: set[int]) -> set[int]:
             return {at + len(token) for at in ends if path.startswith(token, at)}
 
 
+def regex(glob: str) -> str:
+    """The same as a regular expression that a whole path has to match, for who has nothing else."""
+    glob = "/".join(part for part in glob.split("/") if part not in ("", "."))
+    if not re.search(r"[*?\[]", glob):
+        return f"{re.escape(glob)}(?:/.*)?" if glob else ".*"
+    tokens = _GLOB.findall(re.sub(r"(\*\*/)+", "**/", re.sub(r"\*{2,}", "**", glob)))
+    return "".join({"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}.get(t) or _as_regex(t) for t in tokens)
+
+
+def _as_regex(token: str) -> str:
+    if token[0] != "[" or token == "[":
+        return re.escape(token)
+    inside = token[1:-1].removeprefix("!").removeprefix("^")
+    members = re.sub(r"([\\\[\]^&~|])", r"\\\1", inside)
+    return f"(?!/)[{'^' if inside != token[1:-1] else ''}{members}]"
+
+
 def _in_set(members: str, letter: str) -> bool:
     """Whether `letter` is one of `a-z_`, or none of `!a-z_`."""
     inside = members.removeprefix("!") if members[:1] == "!" else members.removeprefix("^")

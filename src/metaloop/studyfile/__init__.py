@@ -18,6 +18,7 @@ from typing import TypeAlias
 
 from pydantic import ValidationError
 
+from metaloop.edits.contract import covers
 from metaloop.errors import ConfigError, Faults
 from metaloop.studyfile import schema, yaml12
 from metaloop.studyfile.crosschecks import Checks, arms, asks, edits
@@ -526,6 +527,8 @@ def _terms(document: Document, checks: Checks) -> Terms:
         check=tuple(policy.check_cmd or ()),
         frontier=_frontier(policy) if edits(policy) else {},
         gates=tuple(Gate(gate.name, tuple(gate.cmd), gate.phase, gate.timeout_s) for gate in document.gates),
+        outputs=tuple(target.outputs),
+        private=tuple(target.private),
     )
 
 
@@ -707,6 +710,13 @@ def _notes(document: Document) -> Iterator[str]:
         yield f"policy.agent changes nothing with policy.type: {policy.type}"
     for key in [key for key in given if key.startswith("hybrid_") and policy.type != "hybrid"]:
         yield f"policy.{key} changes nothing with policy.type: {policy.type}"
+    if target.outputs and not (policy.mutable or policy.mutable_file):
+        yield "target.outputs changes nothing where no candidate has code of its own"
+    yield from (
+        f"target.outputs: {glob!r} lets candidates put code beside the scorer, which may import it"
+        for glob in target.outputs
+        if any(covers(glob, f"x{end}") or glob.endswith(end) for end in (".py", ".so", ".pth"))
+    )
     if target.basilica is not None and target.type != "basilica":
         yield f"target.basilica changes nothing with target.type: {target.type}"
     if policy.type == "static" and policy.start:

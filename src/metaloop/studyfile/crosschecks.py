@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePath
 
+from metaloop.edits.contract import covers
 from metaloop.studyfile import schema
 from metaloop.studyfile.globs import Tree, by_place, exists, is_dir, is_file, same
 from metaloop.studyfile.schema import Document, Fault, RangeKeys, dotted, found
@@ -49,6 +50,7 @@ class Checks:
         self.base = Path(os.path.abspath(base))  # noqa: PTH100  (not resolved: links stay as written)
         self.frozen: dict[str, str] = {}
         self.mutable: tuple[str, ...] = ()
+        self.private: tuple[str, ...] = ()
         self.telemetry: dict[str, Path] = {}
         self.tries: dict[str, dict[str, Scalar]] = {}
 
@@ -65,6 +67,7 @@ class Checks:
             *self._lanes(),
             *self._files(),
             *self._gates(),
+            *self._scoring(),
             *self._telemetry(),
         ]
 
@@ -263,6 +266,27 @@ class Checks:
                     message = f"expected what candidates cannot change; {word!r} is mutable: take it out of that"
                     yield Fault(("gates", index, "cmd"), message)
 
+    def _scoring(self) -> Iterator[Fault]:
+        """A separate scorer is not the candidate's, and there is one where anything is to be kept from candidates."""
+        target, policy = self.document.target, self.document.policy
+        if not self.sound("target", "policy.mutable", "policy.mutable_file"):
+            return
+        coding = bool(policy.mutable or policy.mutable_file)
+        if target.outputs and target.eval_cmd is None:
+            yield Fault(("target", "outputs"), "expected who scores them; add eval_cmd: [python3, score.py]")
+        for word in (target.eval_cmd or ()) if target.outputs and coding else ():
+            if os.path.normpath(word) in self.mutable:
+                message = f"expected a scorer that candidates cannot change; {word!r} is mutable: take it out of that"
+                yield Fault(("target", "eval_cmd"), message)
+        for index, glob in enumerate(target.outputs):
+            if own := [word for word in target.eval_cmd or () if covers(glob, os.path.normpath(word))]:
+                message = f"expected what candidates leave, found {own[0]!r} of eval_cmd: the scorer would be theirs"
+                yield Fault(("target", "outputs", index), message)
+        if target.private and not (target.eval_cmd and (target.outputs or not coding)):
+            need = "eval_cmd and outputs" if coding else "eval_cmd"
+            message = f"expected a step that may see them apart from the candidate's, found none; add {need}"
+            yield Fault(("target", "private"), message)
+
     def _agent(self) -> Iterator[Fault]:
         """What a coding agent needs: limits that only its own tool can hold stand in its command, or it has none."""
         agent = self.document.policy.agent
@@ -312,6 +336,12 @@ class Checks:
         faults: list[Fault] = []
         mutable = tree.matched(by_place("mutable", policy.mutable_file, policy.mutable), faults)
         frozen = tree.matched(by_place("frozen", policy.frozen_file, policy.frozen), faults)
+        private = self.document.target.private
+        hidden = tree.matched({("target", "private", index): glob for index, glob in enumerate(private)}, faults)
+        for path in mutable.keys() & hidden.keys():
+            message = f"{path!r} is both mutable and private; take it out of one of them"
+            faults.append(Fault(hidden[path], message))
+        self.private = tuple(sorted(hidden))
         held = {tree.resolved(path): at for path, at in frozen.items()}
         for path, at in mutable.items():
             if (other := held.get(tree.resolved(path))) is not None:

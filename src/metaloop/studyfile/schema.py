@@ -391,6 +391,8 @@ class TargetKeys(Section):
     timeout_s: Seconds = Field(3600.0, description="wall clock of one run")
     prepare_timeout_s: Seconds = Field(3600.0, description="wall clock of prepare_cmd")
     limits: LimitKeys = LimitKeys.model_construct()
+    outputs: list[Text] = Field([], description="globs of what a candidate leaves for eval_cmd: it sees no more")
+    private: list[Text] = Field([], description="globs of files that no candidate sees, labels for one; eval_cmd does")
     env: dict[Annotated[str, AfterValidator(_own_variable)], str] = Field({}, description="set in every trial")
     env_allow: list[Variable] = Field(["PATH", "LANG", "TERM", "CUDA_VISIBLE_DEVICES"], description="passed through")
     basilica: BasilicaKeys | None = None

@@ -461,6 +461,27 @@ class WorkspaceConformance:
 
         self.alone(tmp_path, story)
 
+    # ---- what scores a trial ----
+
+    def test_what_scores_has_all_but_what_candidates_may_change(self, tmp_path: Path) -> None:
+        """And that anew each time, whatever was carried there; the candidate's directory does not change with it."""
+        rest = {path: file for path, file in candidate({}).items() if not path.startswith("src/")}
+
+        async def story(workspace: Workspace) -> None:
+            for _ in range(2):
+                top = Path(await workspace.open(0, OVERLAY))
+                place = Path(await workspace.scoring(0))
+                assert held(place) == rest
+                assert place not in (top, *top.parents)
+                assert top not in place.parents
+                (place / "predictions").write_text("x")
+                (place / "bench.py").write_text("mine")
+                assert held(top) == candidate(OVERLAY)
+            await workspace.close()
+            assert not place.exists()
+
+        self.alone(tmp_path, story)
+
     # ---- the end ----
 
     def test_close_removes_everything_and_may_be_asked_twice(self, tmp_path: Path) -> None:

@@ -5,12 +5,15 @@ A layout is what a slot is compared with; that of a candidate shares with that o
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
 
 from metaloop.adapters.workspace.git import blob
 from metaloop.errors import UsageError
+
+T = TypeVar("T")
 
 FILE, PROGRAM, LINK = "100644", "100755", "120000"
 """Modes, as git writes them."""
@@ -65,6 +68,17 @@ def layout(base: Base) -> Layout:
     for path, target in (*base.redirected.items(), *base.linked.items()):
         _put(made, path, linked(target)[0])
     return made
+
+
+def without(base: Base, gone: Callable[[str], bool]) -> Base:
+    """The base without those of its files and links."""
+
+    def left(paths: Mapping[str, T]) -> dict[str, T]:
+        return {path: there for path, there in paths.items() if not gone(path)}
+
+    return msgspec.structs.replace(
+        base, files=left(base.files), redirected=left(base.redirected), linked=left(base.linked)
+    )
 
 
 def overlaid(base: Base, layout: Layout, overlay: Mapping[str, str]) -> dict[str, tuple[Entry, bytes]]:

@@ -4,6 +4,7 @@ PLACE/               the slots of a study, outside of the user's checkout
     study            the folder of the study, in words
     lock             held by flock while a controller uses them
     LANE/            a slot: the working directory of a trial
+    LANE.score/      a slot for what scores that trial
     LANE.old/        a folder of it that is being sifted
     LANE.clock       its modification time is the newest that any file of the slot was given
     trash/           what trials left, on its way out

@@ -14,6 +14,9 @@ from metaloop.adapters.workspace.slot import Slot
 from metaloop.adapters.workspace.trash import Trash
 from metaloop.errors import ExecutorError
 
+SCORING = ".score"
+"""The kind of a lane's second slot, where what its trial left is scored."""
+
 
 class Slots:
     """The slots under `place`, by number of lane; one controller at a time.
@@ -22,17 +25,21 @@ class Slots:
     slot when its lane is opened. Until then a slot is not touched: a trial may still run in it.
     """
 
-    def __init__(self, repo: Path, base: Base, place: Path) -> None:
-        self._base, self._layout, self._place = base, layout(base), place.absolute()
+    def __init__(self, repo: Path, base: Base, place: Path, scoring: Base | None = None) -> None:
+        """`scoring`: what the second slot of a lane holds, where its trial is scored."""
+        self._bases = {"": base, SCORING: scoring or base}
+        self._layouts = {kind: layout(each) for kind, each in self._bases.items()}
+        self._place = place.absolute()
         self._lock: int | None = hold(self._place)
         self._state = self._place.lstat()
         self._objects, self._trash = Objects(repo), Trash(self._place / "trash")
-        self._slots: dict[int, Slot] = {}
-        self._links = dict(map(linked, (*base.redirected.values(), *base.linked.values())))
+        self._slots: dict[str, Slot] = {}
+        links = (link for each in self._bases.values() for link in (*each.redirected.values(), *each.linked.values()))
+        self._links = dict(map(linked, links))
         shutil.rmtree(repo.with_name(f"{repo.name}.half"), ignore_errors=True)
         self._trash.empty()
 
-    async def open(self, lane: int, overlay: Mapping[str, str]) -> Path:
+    async def open(self, lane: int, overlay: Mapping[str, str], kind: str = "") -> Path:
         """The folder of the lane's slot, which now holds base and overlay and nothing else, whatever was done to it.
 
         Files of the base have a constant modification time; one whose content is put right or changed gets one that is
@@ -40,18 +47,18 @@ class Slots:
         755; folders have the constant time and mode 755. Raises UsageError for an overlay that no candidate may have,
         ExecutorError where the slot cannot be made.
         """
-        files = overlaid(self._base, self._layout, overlay)
-        slot = self._slot(lane)
+        files = overlaid(self._bases[kind], self._layouts[kind], overlay)
+        slot = self._slot(lane, kind)
         if not self._is_ours():
             raise ExecutorError(f"{self._place}: it was replaced while a trial ran; nothing in it is touched")
-        await asyncio.to_thread(slot.open, laid_out(self._layout, files), self._links | dict(files.values()))
+        await asyncio.to_thread(slot.open, laid_out(self._layouts[kind], files), self._links | dict(files.values()))
         self._trash.empty()
         return slot.path
 
-    async def adopt(self, lane: int, overlay: Mapping[str, str]) -> Path:
+    async def adopt(self, lane: int, overlay: Mapping[str, str], kind: str = "") -> Path:
         """Says what a slot held when a controller before us opened it: for `changed`. Nothing is touched."""
-        slot = self._slot(lane)
-        slot.held = laid_out(self._layout, overlaid(self._base, self._layout, overlay))
+        slot = self._slot(lane, kind)
+        slot.held = laid_out(self._layouts[kind], overlaid(self._bases[kind], self._layouts[kind], overlay))
         return slot.path
 
     async def changed(
@@ -63,13 +70,14 @@ class Slots:
         did not make is a UsageError, as are more than `files` changes or `size` bytes. Of what is `unread` only that it
         changed is told, with nothing for its content, and none of this counts; of new ones the first 1,000.
         """
-        return await asyncio.to_thread(self._slot(lane).changed, set(self._base.linked), files, size, unread)
+        return await asyncio.to_thread(self._slot(lane).changed, set(self._bases[""].linked), files, size, unread)
 
     async def close(self, lane: int) -> None:
-        """Removes a slot."""
-        if (slot := self._slots.pop(lane, None)) is not None:
-            await asyncio.to_thread(slot.remove)
-            self._trash.empty()
+        """Removes a lane's slots."""
+        for kind in self._bases:
+            if (slot := self._slots.pop(f"{lane}{kind}", None)) is not None:
+                await asyncio.to_thread(slot.remove)
+                self._trash.empty()
 
     async def close_all(self, *, keep: bool = False) -> None:
         """Lets go of all. Unless `keep` (trials may still run), the slots are removed, and the place with them.
@@ -104,7 +112,8 @@ class Slots:
             trash.mkdir(mode=0o700)
         return ours
 
-    def _slot(self, lane: int) -> Slot:
-        if lane not in self._slots:
-            self._slots[lane] = Slot(self._place / str(lane), self._trash, self._objects.read)
-        return self._slots[lane]
+    def _slot(self, lane: int, kind: str = "") -> Slot:
+        name = f"{lane}{kind}"
+        if name not in self._slots:
+            self._slots[name] = Slot(self._place / name, self._trash, self._objects.read)
+        return self._slots[name]
