@@ -611,8 +611,9 @@ def test_a_candidate_that_no_directory_can_hold_fails_and_the_study_goes_on(tmp_
 
 
 def test_frozen_files_that_git_ignores_are_watched_where_they_are(tmp_path: Path) -> None:
-    """Candidates have a link to them: who writes there ends the study."""
+    """Candidates have a link to them: who writes there, where nothing keeps them from it, ends the study."""
     made = shop(tmp_path, frozen=["bench.py", "ignored/**"])
+    made.write(target={**made.keys["target"], "sandbox": {"level": "none"}})
     (made.folder / "ignored").mkdir()
     (made.folder / "ignored/n").write_text("5")
     ideas(made, block("src/model.py", "RATE = 0.1", "open('ignored/n', 'w').write('evil')\nRATE = 3"), BETTER[0])

@@ -1,5 +1,6 @@
 """Gates: commands that a candidate has to pass, by all of a study or by one branch of its tree."""
 
+import contextlib
 import json
 import os
 import signal
@@ -68,6 +69,7 @@ def test_a_gate_is_told_of_no_place_for_results_and_runs_once_a_candidate(tmp_pa
         tmp_path, gate("slow", told, timeout_s=9), gate("quick", told, timeout_s=5), gate("after", told, phase="post"),
         evaluation={"rule": "proven", "baseline_repeats": 3},
     )  # fmt: skip
+    made.write(target={**made.keys["target"], "sandbox": {"write": [str(tmp_path)]}})
     ideas(made, FASTER[0])
     assert made.run().code == 0
     environs = [json.loads(line) for line in seen.read_text().splitlines()]
@@ -192,4 +194,5 @@ def test_steering_gates_without_sense_is_refused(tmp_path: Path, args: list[str]
     done = made("steer", "study.yaml", *args)
     assert (done.code, said in done.err) == (2, True), done.err
     for pid in made.alive():
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)

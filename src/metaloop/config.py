@@ -1,6 +1,7 @@
 """The composition root: from a study's terms to everything that runs it. The only place that knows every name."""
 
 import asyncio
+import dataclasses
 import os
 import secrets
 import shutil
@@ -34,8 +35,9 @@ from metaloop.policies.opening import opening
 from metaloop.policies.params import starting
 from metaloop.roles import Ledger, Propose, Thought, Watch
 from metaloop.study import Study, fold
-from metaloop.terms import PATCHES, AgentSpec, ModelSpec, Terms
+from metaloop.terms import PATCHES, AgentSpec, ModelSpec, Rung, Terms
 from metaloop.values import digest
+from metaloop.walls import Ground
 
 if TYPE_CHECKING:
     from metaloop.adapters.candidates import Candidates
@@ -160,6 +162,8 @@ async def drive(
 
     Raises what the tree in errors.py says; then nothing runs any more, and what was recorded stays.
     """
+    from metaloop.adapters.sandbox import climb, missing
+
     check_host(file.terms)
     if project is not None:
         refuse_foreign(project)
@@ -170,7 +174,8 @@ async def drive(
             refuse_full(fold(ledger.read()), file)
         code = _code(file, fold(ledger.read()), tell) if file.terms.mutable else None
         based = None if code is None else code.based
-        study = open_study(ledger, Session(file.terms, resumed(file, mode), file.auto, based), observers)
+        at_hand = Session(file.terms, resumed(file, mode), file.auto, based, missing(climb(file.bounds.sandbox.level)))
+        study = open_study(ledger, at_hand, observers)
         if project is not None:
             entries = ledger.read() if project.events else ()
             observers = (*observers, Projections(project, entries, study, tell))
@@ -289,7 +294,7 @@ async def _run(
 ) -> Outcome:
     from metaloop.adapters.local import LocalExecutor
 
-    executor = LocalExecutor(file.folder / "lanes")
+    executor = LocalExecutor(file.folder / "lanes", rung=study.sandbox or Rung())
     model = _model(study, lambda role, why: engine.degraded(role, why), lambda role, what: engine.alert(role, what))
     world = World(
         ledger=ledger,
@@ -345,7 +350,11 @@ def _model(study: Study, told: Callable[[str, str], None], noted: Callable[[str,
 
 def resumed(file: "StudyFile", mode: Literal["run", "one"] = "run") -> Resumed:
     """What a session records of itself. Raises UsageError where a cap could not hold, for want of a price."""
-    rung = f"limits on {', '.join(enforced())}; no sandbox"
+    from metaloop.adapters.sandbox import climb
+
+    rung = climb(file.bounds.sandbox.level)
+    held = {"none": "no sandbox", "bubblewrap": "bubblewrap", "landlock": f"Landlock {rung.abi}"}[rung.name]
+    told = f"{held}{', system calls filtered' if rung.seccomp else ''}; limits on {', '.join(enforced())}"
     models = {role: _resolved(spec) for role, spec in file.bounds.models.items()}
     bounds = replace(file.bounds, models=models)
     for role, spec in models.items():
@@ -354,8 +363,8 @@ def resumed(file: "StudyFile", mode: Literal["run", "one"] = "run") -> Resumed:
                 f"controller.max_cost_usd cannot hold: the price of {spec.model!r} is not known; add "
                 f"models.{role}.price: {{input: USD, output: USD}} for a million tokens, or cap controller.max_tokens"
             )
-    told = texts(file) if models or bounds.agent else _patches(file)
-    return Resumed(bounds, this_host(), __version__, rung, file.config_hash, mode, told)
+    shown = texts(file) if models or bounds.agent else _patches(file)
+    return Resumed(bounds, this_host(), __version__, told, file.config_hash, mode, shown, sandbox=rung)
 
 
 def _resolved(spec: ModelSpec) -> ModelSpec:
@@ -505,7 +514,34 @@ def surroundings(file: "StudyFile") -> Surroundings:
         raise Faults(faults)
     theirs = {name: os.environ[name] for name in ("HOME", *(agent.env_allow if agent else ())) if name in os.environ}
     carry = sys.executable, "-I", "-S", str(Path(__file__).with_name("adapters") / "carry.py")
-    return Surroundings(str(file.folder.absolute()), cwd, env, programs, theirs, carry)
+    where = Surroundings(str(file.folder.absolute()), cwd, env, programs, theirs, carry)
+    return dataclasses.replace(where, ground=_ground(file, where))
+
+
+def _ground(file: "StudyFile", where: Surroundings) -> Ground | None:
+    """What of this machine trials are kept from, and what they need; None where nothing keeps them from anything."""
+    from metaloop.adapters.ground import caches, made_of, secrets
+    from metaloop.adapters.sandbox import climb
+
+    if climb(file.bounds.sandbox.level).name == "none":
+        return None
+    home = os.environ.get("HOME", "")
+    apart = (home, where.cwd, where.folder)
+    own = file.bounds.sandbox
+
+    def named(paths: Sequence[str]) -> tuple[str, ...]:
+        return tuple(os.path.normpath(Path(where.cwd, Path(path).expanduser())) for path in paths)
+
+    return Ground(
+        programs=tuple(dict.fromkeys(path for each in where.programs.values() for path in made_of(each, apart))),
+        tools=(*made_of(sys.executable, apart), where.carry[-1]),
+        secrets=secrets(home),
+        caches=caches(home, {**where.env, **file.terms.env}),
+        private=tuple(os.path.realpath(Path(where.cwd, path)) for path in file.private),
+        hidden=(str(Path(where.folder).parent), str(slots(file.folder))),
+        read=named(own.read),
+        write=named(own.write),
+    )
 
 
 def commands(terms: Terms) -> list[tuple[str, tuple[str, ...]]]:

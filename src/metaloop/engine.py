@@ -49,7 +49,7 @@ from metaloop.plan import Act, AskModel, Close, OpenRound, Settle, StartRun, Sto
 from metaloop.policies.told import said, told
 from metaloop.roles import Executor, Gone, Ledger, Model, Outcome, Running, Thought, Watch, Workspace
 from metaloop.study import PREPARE, STARTS, Run, Study, evolve, fold, more_is_there
-from metaloop.terms import PATCHES, Terms
+from metaloop.terms import PATCHES, Rung, Terms
 from metaloop.values import Failed, Pruned, Ran, Result, Stopped, Value
 
 GRACE_S = 5.0
@@ -119,6 +119,7 @@ def open_study(ledger: Ledger, at_hand: "Session", observers: Iterable[Observer]
     else:
         policy = study.terms.policy if at_hand.any_policy else at_hand.terms.policy
         check_terms(study.terms, replace(at_hand.terms, policy=policy), study.tally.measured > 0)
+        _check_rung(study.sandbox, at_hand)
         resumed = replace(at_hand.resumed, more=_more(study, at_hand.resumed))
         if not _finished(study, resumed):
             commit(ledger, study, study.at, [resumed], observers)
@@ -129,13 +130,15 @@ def open_study(ledger: Ledger, at_hand: "Session", observers: Iterable[Observer]
 class Session:
     """What a controller brings: the terms it was given, what it records of itself, and the base of a code study.
 
-    `any_policy`: the terms name a policy that nobody asked for; a study that began with another one keeps it.
+    `any_policy`: the terms name a policy that nobody asked for; a study that began with another one keeps it. `higher`:
+    what to do for trials to be held by more than they would be here.
     """
 
     terms: Terms
     resumed: Resumed
     any_policy: bool = False
     based: Based | None = None
+    higher: str = ""
 
 
 def check_terms(old: Terms, new: Terms, measured: bool = True) -> None:
@@ -148,6 +151,16 @@ def check_terms(old: Terms, new: Terms, measured: bool = True) -> None:
         raise UsageError(
             f"study {old.name!r} was begun on other terms: {'; '.join(changed)}. What is measured may not change under "
             f"way: put it back, or begin a new study with --name {old.name}-2{less}"
+        )
+
+
+def _check_rung(before: Rung | None, at_hand: Session) -> None:
+    """Raises UsageError where trials would be held by less than those before them, and nobody said so."""
+    rung, level = at_hand.resumed.sandbox, at_hand.resumed.bounds.sandbox.level
+    if before and rung and level == "auto" and rung.height < before.height:
+        raise UsageError(
+            f"target.sandbox: expected {before.name}, in which this study's trials ran so far, found {rung.name}: "
+            f"{at_hand.higher}; or say target.sandbox: {{level: {rung.name}}}, if that is enough"
         )
 
 
@@ -468,7 +481,8 @@ class Engine:
             return where
         overlay = self.study.overlay(self.study.trials[act.trial].change)
         scoring = await workspace.scoring(lane) if self.study.the_terms.tier == "separate" else ""
-        return dataclasses.replace(where, cwd=await workspace.open(lane, overlay), scoring=scoring)
+        cwd = await workspace.open(lane, overlay)
+        return dataclasses.replace(where, cwd=cwd, scoring=scoring, linked=tuple(workspace.linked()))
 
     async def _adopt(self, act: StartRun, lane: int) -> None:
         if self.world.workspace is not None and act.trial != PREPARE:
@@ -545,7 +559,7 @@ class Engine:
                     return None
             else:
                 bench = await workspace.bench(lane, overlay, ask.brief)
-                job = session(spec, act.round, lane, world.nonce(), bench, world.where, self.study.bounds.limits)
+                job = session(self.study, act.round, lane, world.nonce(), bench, world.where)
                 handle = await world.executor.start(job)
                 at = self.at
                 if self._until is not None or act not in plan(self.study, at):  # an interrupt, or the end of time

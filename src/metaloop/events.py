@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from metaloop import values
-from metaloop.terms import Bounds, Gate, Host, Terms
+from metaloop.terms import Bounds, Gate, Host, Rung, Terms
 from metaloop.values import Decision, Headline, Proposal, Result, Score, Usage
 
 Role: TypeAlias = Literal["baseline", "search", "directed", "proof", "closing"]
@@ -45,7 +45,8 @@ class StudyOpened(Event, frozen=True, tag="StudyOpened"):
 class Resumed(Event, frozen=True, tag="Resumed"):
     """A controller took the lease: at the first start and at every later one.
 
-    `mode` is `run`, or `one` for a controller that only carries out what was directed. `rung`: what isolates trials.
+    `mode` is `run`, or `one` for a controller that only carries out what was directed. `rung`: what isolates trials,
+    in words; `sandbox`: by what of the ladder.
     `texts`: what policies that ask put into their prompts, by name: the prompts themselves, the task, the source.
     `more`: nothing was left to try, and now there is something that was not there.
     """
@@ -58,6 +59,7 @@ class Resumed(Event, frozen=True, tag="Resumed"):
     mode: Literal["run", "one"] = "run"
     texts: dict[str, str] = {}
     more: bool = False
+    sandbox: Rung | None = None
 
 
 class Based(Event, frozen=True, tag="Based"):

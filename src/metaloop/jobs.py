@@ -3,7 +3,7 @@
 import re
 from base64 import b64encode
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import lru_cache
 from random import Random
@@ -13,8 +13,9 @@ import msgspec
 from metaloop.edits.contract import regex
 from metaloop.roles import GATE, Bench, Job, Step
 from metaloop.study import PREPARE, Study, Trial
-from metaloop.terms import AgentSpec, Gate, Limits, Terms
+from metaloop.terms import AgentSpec, Gate, Terms
 from metaloop.values import Scalar
+from metaloop.walls import Ground, around
 
 CARRY_S = 600.0
 """Seconds that carrying what a candidate left may take."""
@@ -38,6 +39,10 @@ class Surroundings:
     """The command that carries what a candidate left to where it is scored."""
     scoring: str = ""
     """Where a trial is scored, if not in its own directory."""
+    ground: Ground | None = None
+    """What of the machine matters to trials; None where nothing keeps them from it."""
+    linked: tuple[str, ...] = ()
+    """What links in a candidate's directory lead to."""
 
 
 def job(study: Study, trial: int, run: int, *, attempt: int, lane: int, nonce: str, where: Surroundings) -> Job:
@@ -54,16 +59,21 @@ def job(study: Study, trial: int, run: int, *, attempt: int, lane: int, nonce: s
         told |= parameters(study.trials[trial].change.values) | modified(study, study.trials[trial])
     env = {**where.env, "OMP_NUM_THREADS": "1", **terms.env, **told}
     steps = tuple(
-        msgspec.structs.replace(step, argv=(where.programs.get(step.argv[0], step.argv[0]), *step.argv[1:]))
+        msgspec.structs.replace(
+            step,
+            argv=(where.programs.get(step.argv[0], step.argv[0]), *step.argv[1:]),
+            walls=where.ground
+            and around(terms, bounds.sandbox, where.ground, step, where.cwd, directory, where.linked),
+        )
         for step in _steps(study, trial, run, directory, where)
     )
     return Job(nonce, lane, directory, where.cwd, env, steps, bounds.limits, metrics=METRICS)
 
 
-def session(
-    spec: AgentSpec, round: int, lane: int, nonce: str, bench: Bench, where: Surroundings, limits: Limits
-) -> Job:
+def session(study: Study, round: int, lane: int, nonce: str, bench: Bench, where: Surroundings) -> Job:
     """The job of a coding agent in its directory, told by a file; its folder is `trials/agent-RRRR/NONCE`."""
+    terms, spec = study.the_terms, study.bounds.agent
+    assert spec is not None, "a policy sets an agent to work, and none was given"
     words = {"{brief}": bench.brief, "{brief_file}": bench.file, **allowed(spec)}
     argv = [_filled(word, words) for word in spec.command]
     argv[0] = where.programs.get(spec.command[0], argv[0])
@@ -72,8 +82,14 @@ def session(
     if home:
         argv = [where.programs.get("env", "env"), f"HOME={home}", *argv]
     env = {**where.env, **{name: where.agent[name] for name in spec.env_allow if name in where.agent}, **told}
-    step = Step("agent", tuple(argv), spec.timeout_s)
-    return Job(nonce, lane, f"{where.folder}/trials/agent-{round:04}/{nonce}", bench.cwd, env, (step,), limits)
+    step, directory = Step("agent", tuple(argv), spec.timeout_s), f"{where.folder}/trials/agent-{round:04}/{nonce}"
+    if where.ground:
+        ground = replace(where.ground, read=(*where.ground.read, bench.file))
+        ground = replace(ground, write=(*ground.write, home)) if home else ground
+        step = msgspec.structs.replace(
+            step, walls=around(terms, study.bounds.sandbox, ground, step, bench.cwd, directory)
+        )
+    return Job(nonce, lane, directory, bench.cwd, env, (step,), study.bounds.limits)
 
 
 def allowed(spec: AgentSpec) -> dict[str, str]:

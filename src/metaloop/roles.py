@@ -250,6 +250,10 @@ class Workspace(Protocol):
         """
         ...
 
+    def linked(self) -> Sequence[str]:
+        """What links in the directories that were opened lead to, outside of them."""
+        ...
+
     async def touched(self, lane: int, paths: Collection[str]) -> Sequence[str] | None:
         """Those of `paths` that are not what they were when the directory was opened, or in that for scoring; None
         where the trial's own is gone.

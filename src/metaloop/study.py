@@ -46,7 +46,7 @@ from metaloop.events import (
 )
 from metaloop.flow import Exchange, Runs
 from metaloop.forecast import Curve
-from metaloop.terms import Bounds, Gate, Host, Terms
+from metaloop.terms import Bounds, Gate, Host, Rung, Terms
 from metaloop.values import (
     Change,
     Decision,
@@ -317,6 +317,8 @@ class Study:
         self.host: Host | None = None
         self.mode: Literal["run", "one"] = "run"
         self.rung = ""
+        self.rungs = list[tuple[int, Rung | None]]()
+        """What isolated trials, by session: the place where it began."""
         self.config = ""
         self.place = 0
         self.at = 0.0
@@ -412,6 +414,18 @@ class Study:
     @property
     def incumbent(self) -> Trial | None:
         return None if self.tally.incumbent is None else self.trials[self.tally.incumbent]
+
+    @property
+    def sandbox(self) -> Rung | None:
+        """What isolates trials now; None where nobody recorded it."""
+        return self.rungs[-1][1] if self.rungs else None
+
+    def isolated(self, trial: "Trial") -> Rung | None:
+        """What isolated a trial: the least of what did in the sessions that it may have run in."""
+        known = [(place, rung) for place, rung in self.rungs if rung is not None]
+        end = self.place if trial.decided_at is None else trial.decided_at
+        first = max((place for place, _ in known if place <= trial.proposed_at), default=0)
+        return min((rung for place, rung in known if first <= place <= end), key=lambda rung: rung.height, default=None)
 
     @property
     def reference(self) -> str:
@@ -537,7 +551,7 @@ def evolve(study: Study, entry: Entry) -> None:
             study.tree, study.base = event.tree, event.files
             study.contents.update(event.texts)
         case Resumed():
-            _resume(study, event)
+            _resume(study, event, entry.place)
         case Asked():
             empty: list[Reply | Result | None] = [None] * len(event.prompts)
             asked = Exchange(event.prompts, empty, event.roles, event.worst)
@@ -580,7 +594,7 @@ def evolve(study: Study, entry: Entry) -> None:
             assert_never(event)
 
 
-def _resume(study: Study, event: Resumed) -> None:
+def _resume(study: Study, event: Resumed, place: int) -> None:
     texts = event.texts or study.texts
     prompts_changed = (texts, event.bounds.max_iterations, event.version) != (
         study.texts, study.bounds.max_iterations, study.version
@@ -588,6 +602,7 @@ def _resume(study: Study, event: Resumed) -> None:
     study.texts = texts
     study.bounds, study.host, study.mode = event.bounds, event.host, event.mode
     study.rung, study.config, study.version = event.rung, event.config, event.version
+    study.rungs.append((place, event.sandbox))
     study.sessions += 1
     study.stop, study.paused, study.faults = None, False, 0
     study.degraded, study.abandoned = {}, None

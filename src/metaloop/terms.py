@@ -43,18 +43,6 @@ class Gate(Value, frozen=True):
     timeout_s: float = 600.0
 
 
-class Sandbox(Value, frozen=True):
-    """What trials may reach, beside what their tier gives them: paths relative to the working folder, or absolute.
-    None: as the tier has it.
-    """
-
-    level: Literal["auto", "bubblewrap", "landlock", "none"] = "auto"
-    read: tuple[str, ...] = ()
-    write: tuple[str, ...] = ()
-    network: bool | None = None
-    devices: bool | None = None
-
-
 Tier: TypeAlias = Literal["parameters", "separate", "in-process", "stdout"]
 """Where a candidate's number comes from, the most believable first.
 
@@ -107,7 +95,6 @@ class Terms(Value, frozen=True):
     gates: tuple[Gate, ...] = ()
     outputs: tuple[str, ...] = ()
     private: tuple[str, ...] = ()
-    sandbox: Sandbox = Sandbox()
 
     @property
     def tier(self) -> Tier:
@@ -146,13 +133,44 @@ def _plain(path: str) -> str:
     return path.removeprefix("./")
 
 
+class Sandbox(Value, frozen=True):
+    """What trials may reach, beside what their tier gives them: paths relative to the working folder, or absolute.
+    None: as the tier has it.
+    """
+
+    level: Literal["auto", "bubblewrap", "landlock", "none"] = "auto"
+    read: tuple[str, ...] = ()
+    write: tuple[str, ...] = ()
+    network: bool | None = None
+    devices: bool | None = None
+
+
 class Limits(Value, frozen=True):
-    """What one trial's whole process tree may use. Bytes, counts; None where there is no limit."""
+    """What one trial's whole process tree may use. Bytes, counts; None where there is no limit.
+
+    `disk`: what it may add to its own folder and to the places of its own that it may write to.
+    """
 
     memory: int | None = None
     processes: int | None = 512
     output: int = 10 << 20
     files: int | None = 1024
+    disk: int | None = None
+
+
+class Rung(Value, frozen=True):
+    """What holds a trial's process tree in, of the sandbox's ladder. `seccomp`: system calls are filtered as well.
+    `abi`: the version of Landlock that the kernel speaks; 0 where Landlock is not what holds.
+    """
+
+    name: Literal["bubblewrap", "landlock", "none"] = "none"
+    seccomp: bool = False
+    abi: int = 0
+
+    @property
+    def height(self) -> int:
+        """How much it holds, to be compared."""
+        return ("none", "landlock", "bubblewrap").index(self.name)
 
 
 class ModelSpec(Value, frozen=True):
@@ -215,6 +233,7 @@ class Bounds(Value, frozen=True):
     timeout_s: float = 3600.0
     prepare_timeout_s: float = 3600.0
     limits: Limits = Limits()
+    sandbox: Sandbox = Sandbox()
     forecast: bool = False
     min_gain: float | None = None
     models: dict[str, ModelSpec] = {}

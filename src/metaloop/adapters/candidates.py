@@ -103,6 +103,9 @@ class Candidates:
     async def scoring(self, lane: int) -> str:
         return str(await self._slots.open(lane, {}, SCORING))
 
+    def linked(self) -> Sequence[str]:
+        return self._slots.linked()
+
     async def touched(self, lane: int, paths: Collection[str]) -> Sequence[str] | None:
         top, overlay = self._paths[lane], self._overlays[lane]
         if not is_folder(top):

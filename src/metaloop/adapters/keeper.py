@@ -11,22 +11,28 @@ the end, result.json.
 Protocol: one JSON object a line over LANE_DIR/sock; one controller at a time, a second gets {"error": "busy"}.
 A request carries an "id", which its reply repeats. A HANDLE is {nonce, dir, pid, starttime, boot_id}.
   <- {"hello": 1, pid, starttime, boot_id}                    on connect
-  -> {"op": "start", "job": {nonce, dir, cwd, env, steps: [{name, argv, timeout, env, gate}], limits, metrics}}
+  -> {"op": "start", "job": {nonce, dir, cwd, steps: [{name, argv, timeout, env, gate, ...}], limits, metrics, own}}
   <- {"state": "blocked", "handle": HANDLE} | {"error": why}  forked, and waiting at its gate. End of file at the gate
                                                               (keeper died) or the socket (controller died): never runs
   -> {"op": "release" | "look" | "wait" | "stop", "handle": HANDLE}    idempotent; wait and stop answer at the end
   <- {"state": "blocked" | "running" | "done" (with "result") | "gone"}    gone: runs not, has no result, never will
   -> {"op": "quit"}                                           ends the job (limit `stopped`) and the keeper
+A step may have besides: cwd, in place of the job's; fds, what it finds on which descriptors from 5 on ({number: base64});
+plain, paths that no link may lead through when it starts (base64, NUL between); status: it is bubblewrap, which says on
+descriptor 4 where the program in it is, and how that ended. `own`, as plain: places besides the job's folder whose growth
+counts for the limit `disk`.
 limits: grace (seconds between SIGTERM and SIGKILL), out_cap (bytes kept of each stream: head and tail), out_total (how
 many written bytes end the step; off without), metrics_cap (bytes), memory (bytes) and processes through a cgroup where
-one is writable, files (descriptors of a process). `enforced` says which of memory, processes and files held.
+one is writable, files (descriptors of a process), disk (bytes that those may grow by, looked at while it
+runs, and the size of any file). `enforced` says which of memory, processes, files and disk held.
 
 An error nobody expected is not handled: the keeper dies, the first process dies with it, the next keeper of the lane
 kills what is left (by cgroup, or by METALOOP_LANE in its environment), and the answer for that job is "gone".
 
 Not covered: without a sandbox a job has our user id, so it may kill its keeper, talk to the socket, or write a
 result.json after killing the keeper. A daemon that also cleared its environment outlives a *killed* keeper where no
-cgroup is writable. Disk quota, network and system calls are the sandbox's affair, which is simply part of argv.
+cgroup is writable. Not on a disk's account is what has no name any more (deleted, and still open). Network, files and
+system calls are the sandbox's affair, which is part of argv.
 """
 
 from __future__ import annotations
@@ -48,7 +54,7 @@ import time
 
 TYPE_CHECKING = False  # importing typing costs milliseconds at every start
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from typing import Any, NoReturn, TypeAlias
 
     Record: TypeAlias = dict[str, Any]
@@ -58,6 +64,10 @@ MARK = "METALOOP_LANE"
 BUSY = 75
 PATIENCE_S = 5.0  # how long a tree may resist SIGKILL (uninterruptible sleep) before we answer without it
 CALM_S = 0.3  # how long we try to stop a growing tree before the first kill
+STATUS_FD = 4
+SLICE_S, RARELY = 0.004, 20  # a look at a disk takes so long at a time, and one part in so many of all time
+PAUSE_S = 0.15  # between two looks: what is over its limit ends within half a second
+HARMLESS = {17, 18, 19, 20, 21, 22, 23, 28}  # signals that end nobody
 QUIET_S = 0.02  # after how long without anything to do results are made durable: while the next trial runs
 MOST_UNSETTLED = 64  # each holds two descriptors
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -420,6 +430,12 @@ class Drain:
         return {**told, "refused": self.refused}
 
 
+def places(step: Record) -> tuple[str, str]:
+    """HOME and TMPDIR of a step, in the job's folder."""
+    before = f"{step['name']}." if step.get("fresh") else ""
+    return f"{before}home", f"{before}tmp"
+
+
 def cap_files(files: int | None) -> None:
     if files is not None:
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -427,12 +443,50 @@ def cap_files(files: int | None) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
 
 
-def become(step: Record, job: Record, fds: tuple[int, int, int], lane: str, parent: int, cgroup: Cgroup) -> NoReturn:
-    """The forked child: waits at its gate, then turns into the program. It keeps nothing but fds 0 to 2.
+def cap_disk(disk: int | None) -> None:
+    if disk is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (disk, disk))
+
+
+def unpacked(text: str) -> bytes:
+    import binascii  # for steps with walls alone
+
+    return binascii.a2b_base64(text)
+
+
+def paths(text: str) -> list[bytes]:
+    return unpacked(text).split(b"\0") if text else []
+
+
+def hand_over(fds: dict[str, str]) -> None:
+    """Opens what the program has to find, each on its descriptor, read from its start."""
+    for number, text in sorted((int(number), text) for number, text in fds.items()):
+        fd = os.memfd_create("metaloop", 0)
+        if fd != number:  # it is lower, for the lowest that is free is taken
+            os.dup2(fd, number)
+            os.close(fd)
+        data = unpacked(text)
+        while data:
+            data = data[os.write(number, data) :]
+        os.lseek(number, 0, os.SEEK_SET)
+
+
+def refuse_links(plain: list[bytes]) -> None:
+    """An earlier step may have put a link where these walls will open a door."""
+    for path in plain:
+        if os.path.realpath(path) != path:
+            raise OSError(errno.ELOOP, f"{os.fsdecode(path)!r} has become a link")
+
+
+def become(
+    step: Record, job: Record, fds: tuple[int, int, int, int], lane: str, parent: int, cgroup: Cgroup
+) -> NoReturn:
+    """The forked child: waits at its gate, then turns into the program. It keeps nothing but fds 0 to 2, and what the
+    step says.
 
     At its gate it says whether its control groups took it; the controller's commit does not wait for that.
     """
-    argv = step["argv"]
+    argv, cwd = step["argv"], step.get("cwd") or job["cwd"]
     try:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
@@ -443,23 +497,26 @@ def become(step: Record, job: Record, fds: tuple[int, int, int], lane: str, pare
         os.setsid()
         os.umask(0o022)
         null = os.open(os.devnull, os.O_RDONLY)
-        gate, out, err = fds
-        for there, here in enumerate((null, out, err, gate)):
-            if here != there:
-                os.dup2(here, there, inheritable=there < 3)
-        os.closerange(4, 1 << 16)  # before the gate is read: among them is its other end
+        gate, out, err, status = fds
+        for there, here in enumerate((null, out, err, gate, status)):
+            if here != there and here >= 0:
+                os.dup2(here, there, inheritable=there != 3)
+        os.closerange(STATUS_FD + (status >= 0), 1 << 16)  # before the gate is read: among them is its other end
         prctl(PR_SET_NO_NEW_PRIVS, 1)
         os.write(3, b"y" if cgroup.enter() else b"n")
         if os.read(3, 1) != b"g":  # end of file must never open the gate
             os._exit(125)
-        os.chdir(step.get("cwd") or job["cwd"])
+        os.chdir(cwd)
+        refuse_links(paths(step.get("plain", "")))
+        hand_over(step.get("fds", {}))
         cap_files(job["limits"].get("files"))
-        place = job["dir"] + "/" + step.get("own", "")
-        own = {"HOME": place + "home", "TMPDIR": place + "tmp", MARK: lane}
-        os.execvpe(argv[0], argv, {**job["env"], **step["env"], **own})
+        cap_disk(job["limits"].get("disk"))
+        home, tmp = places(step)
+        own = {"HOME": f"{job['dir']}/{home}", "TMPDIR": f"{job['dir']}/{tmp}", MARK: lane}
+        os.execvpe(argv[0], argv, {**step["env"], **own})
     except BaseException as error:
         why = error.strerror if isinstance(error, OSError) else repr(error)
-        text = f"metaloop: cannot start {argv[0]!r} in {job['cwd']!r}: {why}\n"
+        text = f"metaloop: cannot start {argv[0]!r} in {cwd!r}: {why}\n"
         os.write(2, text.encode(errors="backslashreplace"))
     os._exit(127)
 
@@ -470,13 +527,15 @@ class Process:
     def __init__(self, step: Record, job: Record, files: tuple[int, int], lane: str) -> None:
         """Raises OSError (no pids, no descriptors, no disk); then nothing is left of it and `files` are closed."""
         self.step, self.limits = step, job["limits"]
-        self.pid = self.pidfd = self.gate = -1
+        self.pid = self.pidfd = self.gate = self.status = -1
         self.born = self.ended = now()
         self.drains: list[Drain] = []
         self.cgroup = Cgroup.found([])
         try:
             self.cgroup = Cgroup(f"{tag(lane)}-{time.monotonic_ns():x}", self.limits)
             note_dirty(self.cgroup.dirs)
+            if step.get("status"):
+                self.status = os.memfd_create("metaloop-status", os.MFD_CLOEXEC)
             for fd in files:
                 self.drains.append(Drain(fd, self.limits["out_cap"]))
             self.fork(job, lane)
@@ -494,7 +553,7 @@ class Process:
         try:
             self.pid = os.fork()
             if not self.pid:
-                become(self.step, job, (gate, writers[0], writers[1]), lane, me, self.cgroup)
+                become(self.step, job, (gate, writers[0], writers[1], self.status), lane, me, self.cgroup)
             self.pidfd = os.pidfd_open(self.pid)
         finally:
             for fd in (gate, *writers):
@@ -515,11 +574,34 @@ class Process:
             return False
 
     def terminate(self) -> None:
-        """Asks its process group to end; a group that is not there yet has the whole grace to be killed."""
+        """Asks its process group to end; a group that is not there yet has the whole grace to be killed.
+
+        Bubblewrap is not asked, for with it dies the program in it, whose group is named after the first process there.
+        """
         try:
-            os.killpg(self.pid, signal.SIGTERM)
+            os.killpg(self.pid if self.status < 0 else self.said("child-pid") or self.pid, signal.SIGTERM)
         except ProcessLookupError:
             pass
+
+    def said(self, key: str) -> int | None:
+        """What bubblewrap has said so far: nobody else can write there."""
+        for line in os.pread(self.status, 1 << 12, 0).splitlines():
+            told = json.loads(line)
+            if key in told:
+                return int(told[key])
+        return None
+
+    def code(self, status: int | None) -> int | None:
+        """The exit status, a signal below zero. Bubblewrap gives 128 + n for a program that signal n ended, as shells
+        do for theirs; it is told as that signal. What it could not even begin is as a program that is not there.
+        """
+        code = None if status is None else os.waitstatus_to_exitcode(status)
+        if self.status < 0 or code is None or code < 0:
+            return code
+        code = self.said("exit-code")
+        if code is None:
+            return 127
+        return 128 - code if 128 < code <= 192 and code - 128 not in HARMLESS else code
 
     def kill(self, limit: str | None) -> Record:
         """Ends the whole tree and tells how the step ended. `limit`: why we ended it, None where it ended by itself."""
@@ -530,11 +612,13 @@ class Process:
             self.cgroup.on.clear()
         close(self.gate)
         close(self.pidfd)
-        code = None if status is None else os.waitstatus_to_exitcode(status)
+        code = self.code(status)
+        close(self.status)
         hits = self.cgroup.hits() if code != 0 else {}
         self.cgroup.remove()
         if limit is None and code != 0:
             limit = next((key for key in ("memory", "processes") if key in hits), None)
+            limit = "disk" if limit is None and code == -signal.SIGXFSZ else limit
         streams = [drain.close() for drain in self.drains]
         return {
             "name": self.step["name"],
@@ -543,7 +627,7 @@ class Process:
             "limit": limit,
             "clean": clean,
             "hits": hits,
-            "enforced": [*self.cgroup.on, *(["files"] if self.limits.get("files") is not None else [])],
+            "enforced": [*self.cgroup.on, *(key for key in ("files", "disk") if self.limits.get(key) is not None)],
             "wall_s": self.ended - self.born,
             "kill_s": dead - self.ended,
             "cpu_s": usage and usage.ru_utime + usage.ru_stime,
@@ -551,6 +635,50 @@ class Process:
             "out": streams[0] if streams else {},
             "err": streams[1] if len(streams) > 1 else {},
         }
+
+
+class Gauge:
+    """By how many bytes a job's folders have grown since it began, looked at over and over, a little at a time."""
+
+    def __init__(self, folders: list[bytes]) -> None:
+        self.folders, self.grown, self.sum, self.due = folders, 0, 0, 0.0
+        self.before: int | None = None
+        self.walk = self.walked()
+
+    def look(self) -> None:
+        """Goes on for a moment. What a part holds is a bound for the whole."""
+        begun = now()
+        more = True
+        while more and now() < begun + SLICE_S:
+            more = next(self.walk, None) is not None
+        if self.before is not None:
+            self.grown = max(self.grown if more else 0, self.sum - self.before)
+        if not more:
+            self.before = self.sum if self.before is None else self.before
+            self.sum, self.walk = 0, self.walked()
+        self.due = now() + max(0 if more else PAUSE_S, RARELY * (now() - begun))
+
+    def walked(self) -> Iterator[bool]:
+        """One step an entry. A path too long to be followed is over any limit: nobody but to hide makes those."""
+        todo = list(self.folders)
+        devices = {os.lstat(folder).st_dev for folder in todo if os.path.isdir(folder)}
+        while todo:
+            try:
+                with os.scandir(todo.pop()) as entries:
+                    for entry in entries:
+                        self.add(entry, todo, devices)
+                        yield True
+            except OSError as error:  # gone, or closed to us
+                self.sum += sys.maxsize if error.errno == errno.ENAMETOOLONG else 0
+
+    def add(self, entry: os.DirEntry[bytes], todo: list[bytes], devices: set[int]) -> None:
+        try:
+            found = entry.stat(follow_symlinks=False)
+        except FileNotFoundError:
+            return
+        self.sum += found.st_blocks * 512
+        if stat.S_ISDIR(found.st_mode) and found.st_dev in devices:
+            todo.append(entry.path)
 
 
 # ---- one job ---------------------------------------------------------------------------------------------------------
@@ -570,10 +698,12 @@ class Trial:
         self.files: dict[str, int] = {}
         self.unpublishable = ""
         self.metrics: Record | None = None
+        self.gauge: Gauge | None = None
         self.dir = self.parent = -1
         os.mkdir(job["dir"], 0o700)
         try:
             self.furnish()
+            self.refresh(job["steps"][0])
             self.begun = now()
             self.process = Process(*self.parts())
         except OSError:
@@ -586,15 +716,11 @@ class Trial:
         self.parent = os.open(os.path.dirname(self.job["dir"]), os.O_RDONLY | os.O_DIRECTORY)
         self.dir = os.open(self.job["dir"], os.O_RDONLY | os.O_DIRECTORY)
         refuse_full(self.dir)
-        for name in self.places():
+        for name in ("home", "tmp"):
             os.mkdir(name, 0o700, dir_fd=self.dir)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
         for name in self.names():
             self.files[name] = os.open(name, flags, 0o600, dir_fd=self.dir)
-
-    def places(self) -> set[str]:
-        """HOME and TMPDIR of all steps."""
-        return {step.get("own", "") + name for step in self.job["steps"] for name in ("home", "tmp")}
 
     def names(self) -> list[str]:
         return [f"{step['name']}.{end}" for step in self.job["steps"] for end in ("out", "err")]
@@ -606,6 +732,9 @@ class Trial:
 
     def release(self) -> None:
         if self.released is None:
+            if self.limits.get("disk") is not None:
+                self.gauge = Gauge([os.fsencode(self.job["dir"]), *paths(self.job.get("own", ""))])
+                self.gauge.look()
             self.released = now()
             self.run()
 
@@ -623,12 +752,19 @@ class Trial:
             if not self.gated():
                 self.metrics = self.found()
             self.set_aside(f"{record['name']}.metrics")
+            self.refresh(self.job["steps"][len(self.records)])
             self.process = Process(*self.parts())
         except OSError as error:
             self.broken(error)
             return False
         self.run()
         return True
+
+    def refresh(self, step: Record) -> None:
+        """Makes what only this step is to have. Raises OSError where a step before it has made it already."""
+        if step.get("fresh"):
+            for name in places(step):
+                os.mkdir(name, 0o700, dir_fd=self.dir)
 
     def gated(self) -> bool:
         """Whether the step that ended last is a gate: those are asked whether it passes, and tell nothing else."""
@@ -696,7 +832,7 @@ class Trial:
         self.close()
         for name in self.names():
             unlink(f"{self.job['dir']}/{name}")
-        for name in (*self.places(), ""):
+        for name in ("home", "tmp", *places(self.job["steps"][0]), ""):
             try:
                 os.rmdir(f"{self.job['dir']}/{name}")
             except OSError:
@@ -995,7 +1131,7 @@ class Keeper:
             poll.register(fd, select.POLLIN)
         until = now() + 60
         if trial and trial.deadline:
-            until = trial.deadline
+            until = trial.deadline if trial.gauge is None else min(trial.deadline, trial.gauge.due)
         elif not trial and not self.conn:
             until = self.seen + self.idle
         if self.unsettled:
@@ -1008,10 +1144,14 @@ class Keeper:
             if drain.reader in ready:
                 drain.read()
         written = sum(drain.total for drain in process.drains)
+        if trial.gauge and now() >= trial.gauge.due:
+            trial.gauge.look()
         if process.pidfd in ready:
             self.discard(trial) if trial.released is None else self.over(trial, None)
         elif written > (trial.limits.get("out_total") or written) and trial.ending is None:
             self.end(trial, "output")
+        elif trial.gauge and trial.gauge.grown > trial.limits["disk"] and trial.ending is None:
+            self.end(trial, "disk")
         elif trial.deadline and now() >= trial.deadline:
             self.end(trial, "wall")
 

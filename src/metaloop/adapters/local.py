@@ -20,9 +20,12 @@ from pathlib import Path
 
 import msgspec
 
+from metaloop.adapters import sandbox
 from metaloop.adapters.keeper import starttime
+from metaloop.adapters.sandbox.places import within
 from metaloop.errors import ExecutorError, Refusal
 from metaloop.roles import GATE, Gone, Job, Outcome, Running, Step, StepOutcome
+from metaloop.terms import Rung
 
 KEEPER = Path(__file__).with_name("keeper.py")
 METRICS_CAP = 64 << 10
@@ -55,9 +58,13 @@ class LocalExecutor:
     under `enforced` what held. Raises `Refusal` from `start`, and `ExecutorError` where a lane cannot be used at all.
     """
 
-    def __init__(self, lanes_dir: Path, *, idle_s: float = 30.0, output_total: int | None = None) -> None:
-        """`idle_s`: how long a keeper stays without a controller and a job. `output_total`: bytes that end a step."""
-        self._dir, self._idle, self._output_total = lanes_dir, idle_s, output_total
+    def __init__(
+        self, lanes_dir: Path, *, idle_s: float = 30.0, output_total: int | None = None, rung: Rung | None = None
+    ) -> None:
+        """`idle_s`: how long a keeper stays without a controller and a job. `output_total`: bytes that end a step.
+        `rung`: what steps with walls are confined by; without one they are refused.
+        """
+        self._dir, self._idle, self._output_total, self._rung = lanes_dir, idle_s, output_total, rung
         self._lanes: dict[int, _Lane] = {}
 
     async def start(self, job: Job) -> str:
@@ -65,7 +72,7 @@ class LocalExecutor:
             Path(job.dir).parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise Refusal(f"{Path(job.dir).parent}: cannot keep a trial here: {error.strerror}") from error
-        wire = _wire(job, self._output_total)
+        wire = _wire(job, self._output_total, self._rung)
         answer = await self._lane(job.lane).ask("start", job=wire)
         if answer.error or answer.handle is None:
             raise Refusal(f"lane {job.lane}: {answer.error or 'the keeper gave no handle'}")
@@ -190,7 +197,7 @@ _answers = msgspec.json.Decoder(_Answer)
 _NOBODY = {"nonce": "", "dir": "/nonexistent", "pid": 0, "starttime": 0, "boot_id": ""}  # asking for it is a ping
 
 
-def _wire(job: Job, output_total: int | None) -> dict[str, object]:
+def _wire(job: Job, output_total: int | None, rung: Rung | None) -> dict[str, object]:
     """The job as the keeper wants it. Raises Refusal for what no keeper could run."""
     if not job.steps or any(not step.argv for step in job.steps):
         raise Refusal(f"job {job.nonce!r}: expected steps with a command each, found {job.steps!r}")
@@ -202,7 +209,13 @@ def _wire(job: Job, output_total: int | None) -> dict[str, object]:
     if not job.metrics or "/" in job.metrics or job.metrics in (".", "..", "home", "tmp", "result.json", "result.tmp"):
         raise Refusal(f"job {job.nonce!r}: expected a name of its own for the metrics file, found {job.metrics!r}")
     variables = itertools.chain(job.env.items(), *(step.env.items() for step in job.steps))
-    texts = (job.dir, job.cwd, job.metrics, *itertools.chain(*variables, *(step.argv for step in job.steps)))
+    texts = (
+        job.dir,
+        job.cwd,
+        *(step.cwd for step in job.steps),
+        job.metrics,
+        *itertools.chain(*variables, *(step.argv for step in job.steps)),
+    )
     if bad := next((text for text in texts if "\0" in text or not _encodes(text)), None):
         raise Refusal(f"job {job.nonce!r}: expected UTF-8 text without NUL, found {bad!r}")
     limits = {
@@ -213,15 +226,16 @@ def _wire(job: Job, output_total: int | None) -> dict[str, object]:
         "memory": job.limits.memory,
         "processes": job.limits.processes,
         "files": job.limits.files,
+        "disk": job.limits.disk,
     }
     return {
         "nonce": job.nonce,
         "dir": job.dir,
         "cwd": job.cwd,
-        "env": job.env,
-        "steps": [_wire_step(step) for step in job.steps],
+        "steps": [_wire_step(job, step, rung) for step in job.steps],
         "limits": limits,
         "metrics": job.metrics,
+        **({"own": b"\0".join(map(os.fsencode, _own(job)))} if job.limits.disk is not None else {}),
     }
 
 
@@ -234,10 +248,36 @@ def _encodes(text: str) -> bool:
     return True
 
 
-def _wire_step(step: Step) -> dict[str, object]:
-    gate = step.name.startswith(GATE)
-    told = {"name": step.name, "argv": step.argv, "timeout": step.timeout_s, "env": step.env, "gate": gate}
-    return {**told, "cwd": step.cwd, "own": f"{step.name}." if step.fresh else ""}
+def _wire_step(job: Job, step: Step, rung: Rung | None) -> dict[str, object]:
+    env = {**job.env, **step.env}
+    plain = {"name": step.name, "timeout": step.timeout_s, "gate": step.name.startswith(GATE), "cwd": step.cwd}
+    plain["fresh"] = step.fresh
+    if step.walls is None:
+        return {**plain, "argv": step.argv, "env": env}
+    if rung is None:
+        raise Refusal(f"job {job.nonce!r}: expected a rung to confine step {step.name!r} by, found none")
+    made = sandbox.confined(step.argv, step.cwd or job.cwd, step.walls, rung, env)
+    return {
+        **plain,
+        "argv": made.argv,
+        "env": {name: value for name, value in env.items() if name not in made.env},
+        "fds": made.fds,
+        "plain": b"\0".join(map(os.fsencode, made.plain)),
+        "status": made.status,
+    }
+
+
+def _own(job: Job) -> list[str]:
+    """Where else a job writes that nobody shares with it: what its steps may write to in the folders they run in."""
+    found = {
+        os.path.realpath(path)
+        for step in job.steps
+        for path in (step.walls.write if step.walls else ())
+        if within(os.path.realpath(path), os.path.realpath(step.cwd or job.cwd))
+    }
+    folder = os.path.realpath(job.dir)
+    inner = {path for path in found if any(within(path, other) for other in found - {path})}
+    return sorted(path for path in found - inner if not within(path, folder))
 
 
 def _ended(found: Running | Outcome | Gone) -> Outcome | Gone:

@@ -24,7 +24,7 @@ from metaloop.studyfile import schema, yaml12
 from metaloop.studyfile.crosschecks import Checks, arms, asks, edits
 from metaloop.studyfile.schema import Document, Fault, RangeKeys, dotted, found
 from metaloop.studyfile.yaml12 import Node, Place, Unreadable
-from metaloop.terms import AgentSpec, Baseline, Bounds, Gate, Limits, ModelSpec, Terms
+from metaloop.terms import AgentSpec, Baseline, Bounds, Gate, Limits, ModelSpec, Sandbox, Terms
 from metaloop.values import Constraint, Domain, Objective, Scalar, Space, Value, accept, canonical, digest, number
 
 MOST_BYTES = 1 << 20
@@ -60,7 +60,7 @@ class StudyFile:
     `config_hash` covers all content after normalisation, and no comments. `lines`: the line of each dotted key.
     `auto`: the policy was left to us, so a study that began with another one goes on with that.
     `mutable`: what `policy.mutable` and `mutable_file` matched, relative to the workdir. `program`: `program_file`.
-    `patches`: the folder of patches.
+    `private`: what `target.private` matched. `patches`: the folder of patches.
     `checks`: the parameters under `check` (sabotage, noop), as the space holds them.
     `notes`: what may not be meant (a key that changes nothing here); a line each, for a person to read.
     """
@@ -76,6 +76,7 @@ class StudyFile:
     target: str = "command"
     auto: bool = False
     mutable: tuple[str, ...] = ()
+    private: tuple[str, ...] = ()
     program: Path | None = None
     patches: Path | None = None
     needs: tuple[Need, ...] = ()
@@ -474,6 +475,7 @@ def _built(document: Document, source: _Source, checks: Checks) -> StudyFile:
         notes=tuple(_notes(document)),
         lines=source.lines,
         checks=checks.tries,
+        private=checks.private,
     )
 
 
@@ -585,6 +587,13 @@ def _bounds(document: Document) -> Bounds:
         timeout_s=target.timeout_s,
         prepare_timeout_s=target.prepare_timeout_s,
         limits=Limits(limits.memory, limits.processes, limits.output, limits.files),
+        sandbox=Sandbox(
+            target.sandbox.level,
+            tuple(target.sandbox.read),
+            tuple(target.sandbox.write),
+            target.sandbox.network,
+            target.sandbox.devices,
+        ),
         models=_models(document),
         agent=_agent(document.policy),
         max_cost_usd=controller.max_cost_usd,

@@ -367,6 +367,16 @@ class LimitKeys(Section):
     files: Count | None = Field(1024, description="open files of one process")
 
 
+class SandboxKeys(Section):
+    """What trials may reach, beside what their kind of study gives them. Paths begin at the workdir."""
+
+    level: Literal["auto", "bubblewrap", "landlock", "none"] = Field("auto", description="auto: the best that is there")
+    read: list[Text] = Field([], description="files and folders that trials may read")
+    write: list[Text] = Field([], description="files and folders that trials may write to")
+    network: bool | None = Field(None, description="default: only where no candidate has code of its own")
+    devices: bool | None = Field(None, description="all of /dev, as GPUs need; default: as for network")
+
+
 class BasilicaKeys(Section):
     """A container on Basilica, one a trial."""
 
@@ -391,6 +401,7 @@ class TargetKeys(Section):
     timeout_s: Seconds = Field(3600.0, description="wall clock of one run")
     prepare_timeout_s: Seconds = Field(3600.0, description="wall clock of prepare_cmd")
     limits: LimitKeys = LimitKeys.model_construct()
+    sandbox: SandboxKeys = SandboxKeys.model_construct()
     outputs: list[Text] = Field([], description="globs of what a candidate leaves for eval_cmd: it sees no more")
     private: list[Text] = Field([], description="globs of files that no candidate sees, labels for one; eval_cmd does")
     env: dict[Annotated[str, AfterValidator(_own_variable)], str] = Field({}, description="set in every trial")
@@ -671,7 +682,7 @@ def json_schema() -> dict[str, object]:
 
 LATER: frozenset[str] = frozenset({
     *("harness", "director", "tournament"),
-    *("target.sandbox", "target.private", "target.holdout_cmd", "target.resources", "target.price_per_hour"),
+    *("target.holdout_cmd", "target.resources", "target.price_per_hour"),
     *("target.warm", "target.url", "target.headers", "target.limits.disk"),
     *("evaluation.prefer_simpler",),
     *("controller.max_gpu_hours",),
@@ -689,6 +700,7 @@ NESTED: dict[str, type[BaseModel]] = {
     "objectives": FurtherKeys,
     "target": TargetKeys,
     "target.limits": LimitKeys,
+    "target.sandbox": SandboxKeys,
     "target.basilica": BasilicaKeys,
     "policy": PolicyKeys,
     "policy.agent": AgentKeys,

@@ -138,6 +138,9 @@ class MemoryWorkspace:
     async def scoring(self, lane: int) -> str:  # noqa: ARG002 - any lane
         return "{}"
 
+    def linked(self) -> Sequence[str]:
+        return ()
+
     async def touched(self, lane: int, paths: Collection[str]) -> Sequence[str] | None:  # noqa: ARG002 - any lane
         return [path for path in self._touched if path in paths]
 

@@ -55,6 +55,13 @@ class Slots:
         self._trash.empty()
         return slot.path
 
+    def linked(self) -> tuple[str, ...]:
+        """What links in slots lead to, outside of them."""
+        bases = self._bases.values()
+        links = ({**base.outside, **base.redirected, **base.linked} for base in bases)
+        found = {path for each in links for path in each.values()}
+        return tuple(sorted(path for path in found if path.startswith("/")))
+
     async def adopt(self, lane: int, overlay: Mapping[str, str], kind: str = "") -> Path:
         """Says what a slot held when a controller before us opened it: for `changed`. Nothing is touched."""
         slot = self._slot(lane, kind)

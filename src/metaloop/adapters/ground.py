@@ -1,0 +1,69 @@
+"""What of this machine matters to trials: secrets, caches, what programs are made of. Looks, and changes nothing."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+SECRETS = (
+    *(".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".netrc", ".git-credentials", ".npmrc", ".pypirc"),
+    *(".s3cfg", ".boto", ".pgpass", ".my.cnf", ".vault-token", ".databrickscfg", ".modal.toml", ".password-store"),
+    *(".mozilla", ".thunderbird", ".terraform.d", ".claude", ".claude.json", ".codex", ".gemini", ".bash_history"),
+    *(".zsh_history", ".python_history", ".local/share/keyrings", ".cargo/credentials", ".cargo/credentials.toml"),
+    *(".config/gcloud", ".config/gh", ".config/hub", ".config/git/credentials", ".config/rclone", ".config/op"),
+    *(".config/openai", ".config/anthropic", ".config/google-chrome", ".config/chromium", ".config/sops"),
+)
+"""What people keep in HOME that no trial has any business with."""
+
+PARTS = ("bin", "sbin", "lib", "lib32", "lib64", "libexec", "include", "etc", "ssl", "pyvenv.cfg")
+"""What programs are made of, where their folder holds more than that."""
+
+SYSTEM = (Path("/"), Path("/usr"), Path("/usr/local"))
+"""Where everybody's programs are: they are there anyway."""
+
+
+def secrets(home: str) -> tuple[str, ...]:
+    """Those of HOME that are there."""
+    return tuple(str(path) for name in SECRETS if home and os.path.lexists(path := Path(home, name)))
+
+
+def caches(home: str, env: Mapping[str, str]) -> tuple[str, ...]:
+    """Where programs keep what may be used again: ~/.cache, and folders that variables with CACHE in their names, or
+    HOME at the end, lead to; but for HOME itself.
+    """
+    told = [env[name] for name in env if name != "HOME" and ("CACHE" in name or name.endswith("_HOME"))]
+    found = [Path(path) for path in (*([f"{home}/.cache"] if home else ()), *told)]
+    return tuple(dict.fromkeys(str(path) for path in found if path.is_absolute() and path.is_dir()))
+
+
+def made_of(program: str, apart: Sequence[str]) -> tuple[str, ...]:
+    """What a program needs beside /usr: for each link on the way to it, the folder that its `bin` is in, or itself. Of
+    a folder that holds one of `apart`, only what programs are made of.
+    """
+    return tuple(dict.fromkeys(map(str, _made_of(Path(program), [Path(path) for path in apart if path]))))
+
+
+def _made_of(program: Path, apart: Sequence[Path]) -> Iterator[Path]:
+    for _ in range(40):  # as many links as the system follows
+        top = program.parent.parent
+        if program.parent.name not in ("bin", "sbin") or top in SYSTEM:
+            yield program
+        elif top.name == ".local" or any(path.is_relative_to(top) for path in apart):
+            yield from (top / part for part in PARTS if os.path.lexists(top / part))
+        else:
+            yield top
+        yield from _homes(top)
+        if not program.is_symlink():
+            return
+        program = Path(os.path.normpath(program.parent / program.readlink()))
+
+
+def _homes(top: Path) -> Iterator[Path]:
+    """Where the interpreter of a virtual environment is at home."""
+    try:
+        lines = (top / "pyvenv.cfg").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return
+    for name, _, value in (line.partition("=") for line in lines):
+        home = Path(value.strip()).parent
+        if name.strip() == "home" and home.is_absolute() and home not in SYSTEM:
+            yield home

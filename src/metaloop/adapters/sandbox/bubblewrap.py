@@ -1,0 +1,90 @@
+"""Walls as arguments of bubblewrap: a file system put together of mounts, and namespaces of its own.
+
+What a program finds: its own processes alone (`/proc`), a minimal `/dev`, `/tmp` and `/dev/shm` of `scratch` bytes, the
+paths that were named, at their own places, and nothing else; or the whole machine read-only, but for `/run`, where its
+services listen, and what is hidden. User and file owners are the caller's, with no capability: what belongs to others
+and is closed to them stays closed, to root as well.
+
+Not covered. A socket in a folder that is shown can be connected to, read-only or not: show no folder with sockets of
+services. With the network on, that includes the machine's abstract sockets. What is hidden must exist when the step
+begins. A hidden file with another name (a hard link) can be read by that name. What is mounted on the machine later
+appears as it is there. `devices` shows all of /dev but block devices, terminals and message queues. PWD is set.
+"""
+
+import functools
+import os
+import shutil
+from collections.abc import Mapping
+
+from metaloop.adapters.sandbox.places import Kind, block_devices, depth, is_folder, named
+from metaloop.roles import Walls
+
+ALWAYS = (
+    "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup", "--die-with-parent",
+    "--new-session", "--cap-drop", "ALL",
+)  # fmt: skip
+LEAST = 4096  # a tmpfs of no bytes is one without a limit
+SHM = 64 << 20  # of who has the machine's /tmp
+MOST_WORDS = 8900  # bubblewrap takes 9000, the command's own among them
+
+
+@functools.cache
+def found() -> str:
+    """The program; empty where there is none."""
+    return shutil.which("bwrap") or ""
+
+
+def arguments(cwd: str, walls: Walls, env: Mapping[str, str]) -> list[str]:
+    """All but the descriptors and the command. `env`: variables that are set inside alone."""
+    kinds, links = named(walls)
+    own = _own(walls, "/" in kinds)
+    shown = dict.fromkeys(own, False) | {path: kind != "hidden" for path, kind in kinds.items()}
+    mounts = dict(own)
+    for path, kind in kinds.items():
+        if kind != "hidden":
+            mounts[path] = _shown(path, kind)
+        elif _seen(path, shown):
+            mounts[path] = ["--perms", "0555", "--tmpfs", path] if is_folder(path) else ["--ro-bind", "/dev/null", path]
+    mounts |= {path: ["--symlink", says, path] for path, says in links.items() if not _seen(path, shown)}
+    closed = [path for path, words in mounts.items() if words[:2] == ["--perms", "0555"]]
+    closed += [path for path, is_ours in (("/dev", not walls.devices), ("/", "/" not in kinds)) if is_ours]
+    words = [*ALWAYS, *(() if walls.network else ("--unshare-net",))]
+    for path in sorted(mounts, key=depth):  # what lies deeper comes later, and holds
+        words += mounts[path]
+    for path in closed:
+        words += ["--remount-ro", path]
+    for name, value in env.items():
+        words += ["--setenv", name, value]
+    return [*words, "--chdir", os.path.realpath(cwd)]
+
+
+def _own(walls: Walls, host: bool) -> dict[str, list[str]]:
+    """What is not the machine's, by path."""
+    empty = ["--perms", "0555", "--tmpfs"]
+    scratch = ["--perms", "1777", "--size", str(max(LEAST, SHM if walls.scratch is None else walls.scratch)), "--tmpfs"]
+    own = {"/proc": ["--proc", "/proc"], "/dev": ["--dev", "/dev"], "/dev/shm": [*scratch, "/dev/shm"]}
+    if walls.devices:
+        own["/dev"] = ["--dev-bind", "/dev", "/dev"]
+        own |= {path: [*empty, path] for path in ("/dev/pts", "/dev/mqueue") if is_folder(path)}
+        own |= {path: ["--ro-bind", "/dev/null", path] for path in block_devices()}
+    if walls.scratch is not None:
+        own["/tmp"] = [*scratch, "/tmp"]
+    if host and is_folder("/run"):
+        own["/run"] = [*empty, "/run"]
+    return own
+
+
+def _shown(path: str, kind: Kind) -> list[str]:
+    """A part of the machine at its own place; none where it does not exist when the step begins."""
+    if path.startswith("/dev/"):
+        return ["--dev-bind-try", path, path]
+    return ["--bind-try" if kind == "write" else "--ro-bind-try", path, path]
+
+
+def _seen(path: str, shown: Mapping[str, bool]) -> bool:
+    """Whether what lies at a path of the machine is there inside: it is in something that is shown."""
+    while path != "/":
+        path = path.rpartition("/")[0] or "/"
+        if path in shown:
+            return shown[path]
+    return False
