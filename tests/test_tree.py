@@ -153,3 +153,10 @@ def test_a_tree_with_nothing_to_find_keeps_nothing_but_by_chance() -> None:
     steps = [noise.tree((0.1, 0.4), EpsilonGreedy(epsilon=1.0), 3, seed) for seed in range(6)]
     assert sum(keeps for keeps, *_ in steps) > 6
     assert sum(false for _, false, *_ in steps) <= 1
+
+
+def test_tests_that_begin_at_once_each_show_that_nothing_varies() -> None:
+    """In two lanes, before anybody knows: the better one is not lost for having ended second."""
+    study = ended(grown([(0, 2.0), (0, 100.0)], lanes=2, rule="proven", baseline=Baseline(repeats=1)))
+    assert set(verdicts(study)) <= {"crowned", "kept"}
+    assert study.tally.incumbent == 2
