@@ -77,6 +77,7 @@ def allowed(kinds: dict[str, str], devices: bool) -> Iterator[tuple[str, int]]:
         yield "/proc", READ
     if "/dev/shm" not in kinds:
         yield "/dev/shm", every
+    yield "/dev", READ_DIR
     for name in os.listdir("/dev") if devices else DEVICES:
         try:
             mode = os.stat("/dev/" + name).st_mode

@@ -10,7 +10,8 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -178,27 +179,36 @@ def _tried(rung: Rung) -> Rung | Missing:
     return Missing(repr(said), f"{bubblewrap.found() or CONFINE} on another kernel, or outside of this container")
 
 
-def _said(command: Confined) -> str:
-    """Empty if it ran; otherwise what it said, or how it ended."""
+@contextmanager
+def opened(command: Confined) -> Iterator[tuple[list[str], list[int]]]:
+    """The command for who starts it without a keeper: with open descriptors, and nobody to tell how it ended."""
     fds = [os.memfd_create("metaloop", 0) for _ in command.fds]
     try:
         for fd, data in zip(fds, command.fds.values(), strict=True):
             os.write(fd, data)
             os.lseek(fd, 0, os.SEEK_SET)
         numbers = dict(zip(map(str, command.fds), map(str, fds), strict=True))
-        argv = [numbers.get(word, word) for word in command.argv]
-        if command.status:  # nobody listens
-            at = argv.index("--json-status-fd")
-            del argv[at : at + 2]
-        done = subprocess.run(
-            argv, pass_fds=fds, env={"PATH": os.defpath}, stdin=subprocess.DEVNULL, capture_output=True,
-            timeout=PATIENCE_S, check=False, preexec_fn=_as_the_keeper_does,
-        )  # fmt: skip
-    except (OSError, subprocess.SubprocessError) as error:
-        return str(error)
+        end = command.argv.index("--")
+        ours = [numbers.get(word, word) for word in command.argv[:end]]
+        if command.status:
+            at = ours.index("--json-status-fd")
+            del ours[at : at + 2]
+        yield [*ours, *command.argv[end:]], fds
     finally:
         for fd in fds:
             os.close(fd)
+
+
+def _said(command: Confined) -> str:
+    """Empty if it ran; otherwise what it said, or how it ended."""
+    try:
+        with opened(command) as (argv, fds):
+            done = subprocess.run(
+                argv, pass_fds=fds, env={"PATH": os.defpath}, stdin=subprocess.DEVNULL, capture_output=True,
+                timeout=PATIENCE_S, check=False, preexec_fn=_as_the_keeper_does,
+            )  # fmt: skip
+    except (OSError, subprocess.SubprocessError) as error:
+        return str(error)
     return "" if not done.returncode else done.stderr.decode(errors="replace").strip() or f"exit {done.returncode}"
 
 
