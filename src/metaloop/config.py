@@ -353,8 +353,6 @@ def resumed(file: "StudyFile", mode: Literal["run", "one"] = "run") -> Resumed:
     from metaloop.adapters.sandbox import climb
 
     rung = climb(file.bounds.sandbox.level)
-    held = {"none": "no sandbox", "bubblewrap": "bubblewrap", "landlock": f"Landlock {rung.abi}"}[rung.name]
-    told = f"{held}{', system calls filtered' if rung.seccomp else ''}; limits on {', '.join(enforced())}"
     models = {role: _resolved(spec) for role, spec in file.bounds.models.items()}
     bounds = replace(file.bounds, models=models)
     for role, spec in models.items():
@@ -364,7 +362,16 @@ def resumed(file: "StudyFile", mode: Literal["run", "one"] = "run") -> Resumed:
                 f"models.{role}.price: {{input: USD, output: USD}} for a million tokens, or cap controller.max_tokens"
             )
     shown = texts(file) if models or bounds.agent else _patches(file)
-    return Resumed(bounds, this_host(), __version__, told, file.config_hash, mode, shown, sandbox=rung)
+    return Resumed(bounds, this_host(), __version__, holding(file), file.config_hash, mode, shown, sandbox=rung)
+
+
+def holding(file: "StudyFile") -> str:
+    """What will hold trials on this machine, in words."""
+    from metaloop.adapters.sandbox import climb
+
+    rung = climb(file.bounds.sandbox.level)
+    held = {"none": "no sandbox", "bubblewrap": "bubblewrap", "landlock": f"Landlock {rung.abi}"}[rung.name]
+    return f"{held}{', system calls filtered' if rung.seccomp else ''}; limits on {', '.join(enforced())}"
 
 
 def _resolved(spec: ModelSpec) -> ModelSpec:
@@ -538,10 +545,16 @@ def _ground(file: "StudyFile", where: Surroundings) -> Ground | None:
         secrets=secrets(home),
         caches=caches(home, {**where.env, **file.terms.env}),
         private=tuple(os.path.realpath(Path(where.cwd, path)) for path in file.private),
-        hidden=(str(Path(where.folder).parent), str(slots(file.folder))),
+        hidden=(_studies(where.folder), str(slots(file.folder))),
         read=named(own.read),
         write=named(own.write),
     )
+
+
+def _studies(folder: str) -> str:
+    """Where studies are kept beside this one; a check's lies deeper."""
+    above = Path(folder).parents
+    return str(next((path for path in above if path.name == ".metaloop"), above[0]))
 
 
 def commands(terms: Terms) -> list[tuple[str, tuple[str, ...]]]:

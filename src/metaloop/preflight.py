@@ -120,6 +120,14 @@ def findings(terms: Terms, bounds: Bounds, seen: Seen) -> list[Finding]:
     return sorted(found, key=lambda finding: ("error", "warning", "note").index(finding.level))
 
 
+def believing(terms: Terms) -> Iterator[Finding]:
+    """What keeps a candidate from saying its own number, where nothing does."""
+    if terms.tier in ("in-process", "stdout"):
+        who = "print their own metric" if terms.tier == "stdout" else "run in the process that measures them"
+        how = "have them leave files, name those in target.outputs, and score them by a target.eval_cmd"
+        yield Finding("tier", "note", f"candidates {who}, and could forge it", how)
+
+
 # ---- before anything runs --------------------------------------------------------------------------------------------
 
 _LOSSES = re.compile(r"loss|error|perplexity|latency", re.IGNORECASE)

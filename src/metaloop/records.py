@@ -7,6 +7,7 @@ import msgspec
 
 from metaloop.events import Role
 from metaloop.study import Study, Trial, Verdict
+from metaloop.terms import Tier
 from metaloop.values import Edit, Failed, Pruned, Ran, Refused, Result, Scalar, Stopped
 
 Status: TypeAlias = Literal[
@@ -59,9 +60,35 @@ class Row(msgspec.Struct, frozen=True):
     fallback: str = ""
     fingerprint: str = ""
     comparable: bool = True
+    tier: Tier | Literal[""] = ""
+    """Where its number comes from (`terms.Tier`)."""
+    rung: str = ""
+    """What held its process tree: bubblewrap, landlock or none; empty where nobody recorded it."""
     attempts: int = 0
     files: dict[str, str] = {}
     """The digests of what its code has over the base, by path."""
+
+
+TIERS: dict[Tier, str] = {
+    "parameters": "programs of the user's own, for candidates that are parameters alone",
+    "separate": "a separate scorer, on what candidates leave behind",
+    "in-process": "a program in whose process candidates run: not verified",
+    "stdout": "candidates themselves, who print it: not verified",
+}
+"""Who says what a trial is worth, in words."""
+
+HELD = {
+    "bubblewrap": "in bubblewrap",
+    "landlock": "by Landlock",
+    "none": "by limits alone, without a sandbox",
+}
+"""What holds a trial's process tree, in words."""
+
+
+def scored(study: Study, trial: Trial | None = None) -> str:
+    """Who says what trials are worth, and what they are held by: all of them now, or this one."""
+    held = study.sandbox if trial is None else study.isolated(trial)
+    return f"by {TIERS[study.the_terms.tier]}" + (f"; held {HELD[held.name]}" if held else "")
 
 
 def rows(study: Study) -> Iterator[Row]:
@@ -121,6 +148,8 @@ def row(study: Study, trial: Trial) -> Row:
         fallback=trial.proposal.fallback,
         fingerprint=trial.fingerprint,
         comparable=not reference or reference == trial.fingerprint,
+        tier=study.the_terms.tier,
+        rung="" if (held := study.isolated(trial)) is None else held.name,
         attempts=sum(run.attempt for run in trial.runs.values()),
     )
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from metaloop.edits.diffs import diff
-from metaloop.records import gates, noise_width, row, totals
+from metaloop.records import gates, noise_width, row, scored, totals
 from metaloop.study import Study, Trial
 from metaloop.values import Headline
 
@@ -29,6 +29,7 @@ def _lines(study: Study) -> Iterator[str]:
     yield ""
     terms = study.the_terms
     yield f"`{_code(objective.metric)}`, {goal} is better; policy {terms.policy}, rule {terms.rule}."
+    yield f"What a trial is worth is said {scored(study)}."
     yield ""
     yield from _result(study, best)
     yield ""

@@ -26,13 +26,14 @@ from metaloop.adapters.inbox import request_id
 from metaloop.adapters.ledger import controller, read_ledger
 from metaloop.adapters.local import LocalExecutor
 from metaloop.adapters.projections import refuse_foreign
+from metaloop.adapters.sandbox import climb, missing
 from metaloop.cli.output import clean, say, tell, tell_json
 from metaloop.cli.run import File, Json, announce, paths
-from metaloop.config import Outcome, check_host, drive, resumed, surroundings, unenforceable
+from metaloop.config import Outcome, check_host, drive, holding, resumed, surroundings, unenforceable
 from metaloop.errors import BaselineError, BudgetError, Faults, MetaloopError, UsageError
 from metaloop.events import Directed, Entry, Finished
 from metaloop.jobs import METRICS, Surroundings
-from metaloop.preflight import Finding, Numbers, Seen, findings, numbers, provider, wrong_sign
+from metaloop.preflight import Finding, Numbers, Seen, believing, findings, numbers, provider, wrong_sign
 from metaloop.study import PREPARE, Study, Trial, fold
 from metaloop.studyfile import StudyFile, load
 from metaloop.values import Failed, Params, Ran, Result
@@ -136,6 +137,9 @@ def _refused(study: StudyFile) -> list[str]:
 
 
 def _static(study: StudyFile) -> Iterator[Finding]:
+    yield from believing(study.terms)
+    if higher := missing(climb(study.bounds.sandbox.level)):
+        yield Finding("rung", "note", f"trials are held by {holding(study)}", higher)
     if (sign := wrong_sign(study.terms.objective)) is not None:
         yield sign
     if (pid := controller(study.folder)) is not None:

@@ -31,7 +31,7 @@ from metaloop.cli.output import (
 )
 from metaloop.errors import Damaged, UsageError
 from metaloop.events import Decided, Entry, Finished, Proposed, Refused, RoundOpened, Started
-from metaloop.records import Row, gates, row, totals
+from metaloop.records import Row, gates, row, scored, totals
 from metaloop.study import PREPARE, Study, Trial, evolve, fold
 from metaloop.values import Params, digest
 
@@ -238,6 +238,7 @@ def _status_lines(opened: Opened, last: int) -> Iterator[str]:
         yield f"  {role}: degraded: {why}"
     for text in study.alerts[-3:]:
         yield f"  alert: {text}"
+    yield f"  scored {scored(study)}"
     if study.gates:
         yield f"  gates: {', '.join(gates(study))}"
     for hint in study.hints[-3:]:
@@ -344,6 +345,7 @@ def _trial_lines(opened: Opened, trial: Trial) -> Iterator[str]:
         yield f"  grown     from trial {', from '.join(ancestors[:8])}" + (", ..." if len(ancestors) > 8 else "")
     if r.fallback:
         yield f"  stand-in  {r.fallback}"
+    yield f"  scored    {scored(study, trial)}"
     yield f"  params    {params_text(r.params)}"
     yield f"  decided   {trial.why or 'not yet'}"
     for line in _code_lines(study, trial):

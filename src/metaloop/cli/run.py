@@ -16,7 +16,7 @@ from cyclopts import Parameter
 from metaloop.adapters.inbox import request_id
 from metaloop.adapters.projections import Paths
 from metaloop.cli.output import COLOURS, card, clean, fitted, overwrite, say, shown, tell, tell_json, trial_line
-from metaloop.config import Outcome, asking, drive, surroundings, unenforceable
+from metaloop.config import Outcome, asking, drive, holding, surroundings, unenforceable
 from metaloop.errors import BaselineError, UsageError
 from metaloop.events import (
     Alerted,
@@ -33,7 +33,7 @@ from metaloop.events import (
     Why,
 )
 from metaloop.preflight import wrong_sign
-from metaloop.records import row, totals
+from metaloop.records import TIERS, row, totals
 from metaloop.study import PREPARE, Study
 from metaloop.studyfile import StudyFile, from_flags, load
 from metaloop.values import Params, Ran, Scalar, accept
@@ -268,6 +268,8 @@ def announce(file: StudyFile) -> None:
     say(f"{terms.name}: {terms.objective.direction} {terms.objective.metric}, {terms.policy}", "bold")
     hours = f"{bounds.max_wall_time_s / 3600:.3g} h"
     say(f"  at most {bounds.max_iterations} trials{lanes}, {hours}; in {shown(file.folder)}/")
+    say(f"  scored by {TIERS[terms.tier]}")
+    say(f"  held by {holding(file)}")
     for line in asking(file):
         say(f"  {line}")
 

@@ -148,8 +148,8 @@ def _differences(objective: Objective, mine: Sequence[Result | None], other: Seq
 
 
 def _never_varied(view: View, mine: Sequence[Result | None], first: float, d: Sequence[float]) -> bool:
-    """Without a repeated baseline, the first test is what shows that a metric never varies: then better is better. So are
-    tests that began before the first had ended, as they do in several lanes.
+    """Without a repeated baseline, the first test is what shows that a metric never varies: then better is better. So
+    does one that began before the first had ended, as in several lanes.
     """
     values = {_value(view.objective, result) for result in mine}
     return view.evidence.df == 0 and values == {first} and len(set(d)) == 1 and d[0] > 0

@@ -586,7 +586,7 @@ def _bounds(document: Document) -> Bounds:
         min_gain=controller.min_gain,
         timeout_s=target.timeout_s,
         prepare_timeout_s=target.prepare_timeout_s,
-        limits=Limits(limits.memory, limits.processes, limits.output, limits.files),
+        limits=Limits(limits.memory, limits.processes, limits.output, limits.files, limits.disk),
         sandbox=Sandbox(
             target.sandbox.level,
             tuple(target.sandbox.read),

@@ -365,6 +365,7 @@ class LimitKeys(Section):
     processes: Count | None = Field(512, description="processes and threads")
     output: Size = Field(10 << 20, description="bytes of stdout and stderr")
     files: Count | None = Field(1024, description="open files of one process")
+    disk: Size | None = Field(None, description="bytes that it may write: in its own folders, and to any one file")
 
 
 class SandboxKeys(Section):
@@ -683,7 +684,7 @@ def json_schema() -> dict[str, object]:
 LATER: frozenset[str] = frozenset({
     *("harness", "director", "tournament"),
     *("target.holdout_cmd", "target.resources", "target.price_per_hour"),
-    *("target.warm", "target.url", "target.headers", "target.limits.disk"),
+    *("target.warm", "target.url", "target.headers"),
     *("evaluation.prefer_simpler",),
     *("controller.max_gpu_hours",),
     *("telemetry.trackers", "telemetry.webhook", "telemetry.keep_artifacts"),
