@@ -26,10 +26,10 @@ from metaloop.events import (
     RunsAsked,
     Stage,
 )
-from metaloop.flow import Concluded, Differs, Prompt, Runs, Session, Waiting, prompts, replay
+from metaloop.flow import Concluded, Differs, Flow, Prompt, Runs, Session, Waiting, prompts, replay
 from metaloop.plan import AskModel
 from metaloop.roles import Measurement, Thought
-from metaloop.study import Round, Study
+from metaloop.study import HELD_OUT, Round, Study
 from metaloop.values import Decision, Edit, Headline, Proposal, Score, accept
 from metaloop.values import Refused as Refusal
 
@@ -80,7 +80,15 @@ def _drive(study: Study, round: Round, stage: Stage, thought: Thought) -> Conclu
     bench, past = study.bench(round), round.asked["measure"]
     if round.role == "closing":
         return replay(thought.confirm(bench), past)
+    if round.held is not None:
+        return replay(_held_out(round.held), past)
     return replay(thought.measure(bench, measurements(study, round)), past)
+
+
+def _held_out(trial: int) -> Flow[tuple[Score, ...]]:
+    """One run of a trial on held-out data. What came of it stands with the run: no score is made of it."""
+    yield Runs(trial, (HELD_OUT,))
+    return ()
 
 
 def measurements(study: Study, round: Round) -> tuple[Measurement, ...]:

@@ -196,7 +196,8 @@ async def drive(
 def _watched(study: Study, code: "_Code | None") -> dict[str, str]:
     """Frozen files that are watched where they are: those of which candidates have no copy."""
     base = code.base.files if code else {}
-    return {path: content for path, content in study.the_terms.frozen.items() if path not in base}
+    kept = {**study.the_terms.frozen, **study.the_terms.sealed}
+    return {path: content for path, content in kept.items() if path not in base}
 
 
 @dataclass(frozen=True)
@@ -563,6 +564,7 @@ def commands(terms: Terms) -> list[tuple[str, tuple[str, ...]]]:
         ("target.prepare_cmd", terms.prepare),
         ("target.train_cmd", terms.train),
         ("target.eval_cmd", terms.evaluate),
+        ("target.holdout_cmd", terms.holdout),
         ("baseline.cmd", terms.baseline.cmd),
         ("policy.check_cmd", terms.check),
         *((f"gates[{index}].cmd", gate.command) for index, gate in enumerate(terms.gates)),

@@ -494,7 +494,7 @@ class Engine:
         if workspace is None or act.trial == PREPARE:
             return None
         terms, own = study.the_terms, {*study.base, *study.trials[act.trial].change.files}
-        frozen = {*terms.frozen, *terms.programs} - own
+        frozen = {*terms.frozen, *terms.sealed, *terms.programs} - own
         touched = await workspace.touched(lane, {*frozen, *own})
         if touched is None:
             return Failed("lost", "its directory is gone, so nobody can tell what was measured")

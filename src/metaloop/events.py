@@ -12,7 +12,7 @@ from metaloop import values
 from metaloop.terms import Bounds, Gate, Host, Rung, Terms
 from metaloop.values import Decision, Headline, Proposal, Result, Score, Usage
 
-Role: TypeAlias = Literal["baseline", "search", "directed", "proof", "closing"]
+Role: TypeAlias = Literal["baseline", "search", "directed", "proof", "closing", "holdout"]
 Stage: TypeAlias = Literal["propose", "measure"]
 Why: TypeAlias = Literal[
     "max_iterations",
@@ -73,7 +73,9 @@ class Based(Event, frozen=True, tag="Based"):
 
 
 class RoundOpened(Event, frozen=True, tag="RoundOpened"):
-    """Round `round` began; it thinks from what stood in the ledger up to place `seen`. A proof is of `trial`."""
+    """Round `round` began; it thinks from what stood in the ledger up to place `seen`. A proof is of `trial`, and so is
+    a round on held-out data.
+    """
 
     round: int
     role: Role
@@ -179,7 +181,7 @@ class Refused(Event, frozen=True, tag="Refused"):
 
 class RunsAsked(Event, frozen=True, tag="RunsAsked"):
     """The intent to run `trial` under these run numbers for round `round`, and `against` beside it. Run 0 is the first
-    look; runs of one number share a seed.
+    look; runs of one number share a seed. Run -1 is the one on held-out data.
     """
 
     round: int

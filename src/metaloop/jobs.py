@@ -12,7 +12,7 @@ import msgspec
 
 from metaloop.edits.contract import regex
 from metaloop.roles import GATE, Bench, Job, Step
-from metaloop.study import PREPARE, Study, Trial
+from metaloop.study import HELD_OUT, PREPARE, Study, Trial
 from metaloop.terms import AgentSpec, Gate, Terms
 from metaloop.values import Scalar
 from metaloop.walls import Ground, around
@@ -46,14 +46,18 @@ class Surroundings:
 
 
 def job(study: Study, trial: int, run: int, *, attempt: int, lane: int, nonce: str, where: Surroundings) -> Job:
-    """The job of one attempt. Its own folder is `trials/NNNN/rR-aA-NONCE` in the study's (`trials/prepare/...`)."""
+    """The job of one attempt. Its own folder is `trials/NNNN/rR-aA-NONCE` in the study's (`trials/prepare/...`).
+
+    The run on held-out data looks to the candidate like one more attempt of its first look: same seed, next folder.
+    """
     terms, bounds = study.the_terms, study.bounds
     place = "prepare" if trial == PREPARE else f"{trial:04}"
-    directory = f"{where.folder}/trials/{place}/r{run}-a{attempt}-{nonce}"
+    shown, count = (0, attempt + study.run(trial, 0).attempt) if run == HELD_OUT else (run, attempt)
+    directory = f"{where.folder}/trials/{place}/r{shown}-a{count}-{nonce}"
     told = {
         "METALOOP_STUDY": where.folder,
         "METALOOP_TRIAL": "prepare" if trial == PREPARE else str(trial),
-        "METALOOP_SEED": str(seed(terms, run)),
+        "METALOOP_SEED": str(seed(terms, shown)),
     }
     if trial != PREPARE:
         told |= parameters(study.trials[trial].change.values) | modified(study, study.trials[trial])
@@ -104,14 +108,26 @@ def _filled(word: str, words: Mapping[str, str]) -> str:
 
 
 def _steps(study: Study, trial: int, run: int, directory: str, where: Surroundings) -> tuple[Step, ...]:
-    """The first look with its gates around it: they are of the candidate, which no repeat changes."""
+    """The first look with its gates around it: they are of the candidate, which no repeat changes. With held-out data
+    come last the command that scores on them, where the candidate is scored.
+    """
     steps = _measured(study, trial, directory, where)
+    if run == HELD_OUT:
+        told, apart = {"METALOOP_METRICS": f"{directory}/{METRICS}"}, study.the_terms.tier == "separate"
+        command, cwd = study.the_terms.holdout, where.scoring if apart else ""
+        return *steps, Step("holdout", command, study.bounds.timeout_s, told, cwd=cwd, fresh=apart)
     if trial == PREPARE or run:
         return steps
     gates = study.gates_of(trial)
     before, after = ([_gate(gate) for gate in gates if gate.phase == phase] for phase in ("pre", "post"))
     first = next(index for index, step in enumerate(steps) if step.name != "check")
     return *steps[:first], *before, *steps[first:], *after
+
+
+def of_held_out(study: Study, trial: int, folder: str) -> bool:
+    """Whether an attempt's folder of this name is of the run on held-out data."""
+    attempt = re.match(r"r0-a([0-9]+)-", folder)
+    return attempt is not None and trial in study.held and int(attempt[1]) > study.run(trial, 0).attempt
 
 
 def _gate(gate: Gate) -> Step:

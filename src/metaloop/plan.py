@@ -34,7 +34,7 @@ class Act(msgspec.Struct, frozen=True):
 
 
 class OpenRound(Act, frozen=True):
-    """A lane is free: begin a round that thinks from place `seen`; a proof is of `trial`."""
+    """A lane is free: begin a round that thinks from place `seen`; a proof, and one on held-out data, is of `trial`."""
 
     round: int
     role: Role
@@ -120,7 +120,8 @@ def plan(study: Study, now: float) -> tuple[Act, ...]:
         acts.append(opening)
     if study.terms.order == "strict":
         acts.reverse()  # what opens or proposes comes before the next decision: one order of facts, whoever is faster
-    if not acts and (ending := enough(study, _known(study))) is not None:
+    waits = study.paused and study.mode == "run" and held_next(study) is not None
+    if not acts and not waits and (ending := enough(study, _known(study))) is not None:
         acts.append(Close(ending))
     return (*acts, WakeAt(study.bounds.max_wall_time_s))
 
@@ -141,6 +142,10 @@ def next_round(study: Study) -> OpenRound | None:
         return OpenRound(number, "proof", study.place, study.tally.leads)
     if _needs_closing(study):
         return OpenRound(number, "closing", study.place)
+    if (trial := held_next(study)) is not None:
+        return OpenRound(number, "holdout", study.place, trial)
+    if any(round.role == "holdout" for round in study.open.values()):
+        return None  # of an end that was interrupted: the search goes on when it is done
     if _needs_baseline(study):
         return None if study.open or _hopeless(study) else OpenRound(number, "baseline", study.place)
     tally = _known(study)
@@ -173,7 +178,7 @@ def _known(study: Study) -> Tally | None:
     """
     if study.the_terms.order == "free":
         return study.tally
-    back = study.the_terms.window - len(study.open)
+    back = study.the_terms.window - sum(round.role != "holdout" for round in study.open.values())
     if back <= 0:
         return None
     known = study.tallies[-back] if len(study.tallies) >= back else study.floor
@@ -209,6 +214,25 @@ def _needs_closing(study: Study) -> bool:
     if study.headline is not None and study.headline.best == best:
         return False
     return enough(study, _known(study)) is not None
+
+
+def held_next(study: Study) -> int | None:
+    """The trial to be scored next on held-out data: when the search is over and its end was measured, in any lane."""
+    if not study.the_terms.holdout or any(round.role != "holdout" for round in study.open.values()):
+        return None
+    if enough(study, _known(study)) is None:
+        return None
+    asked = {round.held for round in study.open.values()}
+    wanted = (number for number in _to_hold(study) if number not in asked)
+    return next((n for n in wanted if n not in study.held or not study.held[n].settled), None)
+
+
+def _to_hold(study: Study) -> Iterator[int]:
+    """The baseline and the best, and if that was asked for, all else that is kept."""
+    ends = [number for number in (study.baseline, study.tally.incumbent) if number is not None]
+    yield from dict.fromkeys(ends)
+    if study.bounds.holdout == "kept":
+        yield from (trial.number for trial in study.trials.values() if trial.kept and trial.number not in ends)
 
 
 def _stale(study: Study, round: Round) -> bool:

@@ -67,6 +67,9 @@ class Row(msgspec.Struct, frozen=True):
     attempts: int = 0
     files: dict[str, str] = {}
     """The digests of what its code has over the base, by path."""
+    holdout: float | None = None
+    holdout_problem: str = ""
+    """What it came to on held-out data, at the study's end; or why nothing."""
 
 
 TIERS: dict[Tier, str] = {
@@ -151,6 +154,8 @@ def row(study: Study, trial: Trial) -> Row:
         tier=study.the_terms.tier,
         rung="" if (held := study.isolated(trial)) is None else held.name,
         attempts=sum(run.attempt for run in trial.runs.values()),
+        holdout=study.held_value(trial.number),
+        holdout_problem=held_problem(study, trial.number),
     )
 
 
@@ -201,6 +206,66 @@ def changed(new: Mapping[str, Scalar], old: Mapping[str, Scalar]) -> tuple[str, 
 def short(value: Scalar) -> str:
     """A value in a few characters: four significant digits of a float, everything of the rest."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+# ---- on held-out data ------------------------------------------------------------------------------------------------
+
+SMALL = 0.5
+"""Below this share of the gain that was searched for, what is left of it on held-out data is called small."""
+
+
+class HeldOut(msgspec.Struct, frozen=True):
+    """The best against the baseline, as searched and on held-out data, where each was run once. `problems`: why a trial
+    has no value there. Gains: positive is better, None where one is not known. `said`: where it does not hold, that.
+    """
+
+    best: int | None
+    baseline: int | None
+    values: dict[int, float]
+    problems: dict[int, str]
+    searched: float | None = None
+    gain: float | None = None
+    said: str = ""
+
+
+def held_out(study: Study) -> HeldOut | None:
+    """None where nothing was scored on held-out data, or will be."""
+    best, baseline = study.tally.incumbent, study.baseline
+    ends = {n for n in (best, baseline) if n is not None} if study.the_terms.holdout and study.closed else set()
+    numbers = sorted(ends | {number for number, run in study.held.items() if run.settled})
+    if not numbers:
+        return None
+    found = {number: study.held_value(number) for number in numbers}
+    values = {number: value for number, value in found.items() if value is not None}
+    problems = {n: held_problem(study, n) or "the study ended before that" for n in numbers if n not in values}
+    told = HeldOut(best, baseline, values, problems)
+    if best is None or baseline is None or best == baseline:
+        return told
+    new, old = study.trials[best].score, study.trials[baseline].score
+    if not new or not old or best not in values or baseline not in values:
+        return told
+    searched = study.objective.gain(new.value, old.value)
+    gain = study.objective.gain(values[best], values[baseline])
+    return msgspec.structs.replace(told, searched=searched, gain=gain, said=_holds(best, searched, gain))
+
+
+def held_problem(study: Study, number: int) -> str:
+    """Why a trial that was to be scored on held-out data has no value there."""
+    run = study.held.get(number)
+    if run is None or not run.settled or isinstance(run.last, Ran):
+        return ""
+    return str(getattr(run.last, "reason", ""))
+
+
+def _holds(best: int, searched: float, gain: float) -> str:
+    """What has to be said of a gain that is not what it was on held-out data; nothing where it is."""
+    if gain <= 0:
+        than = f"worse than the baseline by {-gain:.4g}" if gain else "no better than the baseline"
+        return f"On held-out data trial {best} is {than}: its gain in the search, {searched:.4g}, does not hold there."
+    if gain >= SMALL * searched:
+        return ""
+    left = f"{gain:.4g} of the {searched:.4g} that trial {best} gained in the search ({100 * gain / searched:.0f} %)"
+    return f"On held-out data {left} is left: the rest may be fitted to the data of the search."
 
 
 class Totals(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from metaloop.edits.diffs import diff
-from metaloop.records import gates, noise_width, row, scored, totals
+from metaloop.records import HeldOut, gates, held_out, noise_width, row, scored, totals
 from metaloop.study import Study, Trial
 from metaloop.values import Headline
 
@@ -34,6 +34,11 @@ def _lines(study: Study) -> Iterator[str]:
     yield from _result(study, best)
     yield ""
     yield from _work(study)
+    if (held := held_out(study)) is not None:
+        yield ""
+        yield "## On held-out data"
+        yield ""
+        yield from _held(study, held)
     yield ""
     yield "## What was kept"
     yield ""
@@ -94,6 +99,31 @@ def _work(study: Study) -> Iterator[str]:
         yield f"{_text(asked.by)} {_text(what)}{_text(f': {asked.why}' if asked.why else '')}."
     if study.fallbacks:
         yield f"**{study.fallbacks} of the proposals came from a stand-in.**"
+
+
+def _held(study: Study, held: HeldOut) -> Iterator[str]:
+    """Every trial that was scored there, beside what the search knew of it."""
+    yield (
+        "The search never saw these data. Each trial was run on them once, when the search was over, as its first run "
+        "was; nothing was kept or crowned by it."
+    )
+    yield ""
+    yield "| trial | | searched for | held out | gap (below 0: worse on held-out data) |"
+    yield "|---|---|---|---|---|"
+    for number in sorted({*held.values, *held.problems}):
+        what = [name for name, of in (("baseline", held.baseline), ("best", held.best)) if of == number]
+        score, value = study.trials[number].score, held.values.get(number)
+        searched = "" if score is None else f"{score.value:.6g}"
+        gap = "" if score is None or value is None else f"{study.objective.gain(value, score.value):+.4g}"
+        shown = held.problems[number] if value is None else f"{value:.6g}"
+        cells = (str(number), ", ".join(what) or "kept" * study.trials[number].kept, searched, shown, gap)
+        yield f"| {' | '.join(_cell(cell) for cell in cells)} |"
+    if held.gain is not None:
+        yield ""
+        yield f"Gain over the baseline: {held.searched:.6g} in the search, {held.gain:.6g} on held-out data."
+    if held.said:
+        yield ""
+        yield f"**{_text(held.said)}**"
 
 
 def _kept(study: Study) -> Iterator[str]:

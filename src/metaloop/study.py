@@ -68,6 +68,9 @@ from metaloop.values import Refused as Refusal
 PREPARE = -1
 """The trial number under which `prepare` runs: it is a job like any other, and no trial."""
 
+HELD_OUT = -1
+"""The run number under which a trial is scored on held-out data. No score is made of it, and no noise known by it."""
+
 LOSSES = 2
 """A run that is lost by itself this often has failed; before, it is tried again."""
 
@@ -230,6 +233,8 @@ class Round(Struct):
     judged_at: int | None = None
     """The place from which its measuring thinks: where it first asked for more runs."""
     directive: Directed | None = None
+    held: int | None = None
+    """The trial that it scores on held-out data. It is none of its `trials`: nothing of it is decided here."""
     index: int = 0
     """How many search rounds were opened before it."""
     beside: int = 0
@@ -349,6 +354,8 @@ class Study:
         self.differed_at: int | None = None
         """Where a run was first repeated, and where a repeat first gave another value."""
         self.headline: Headline | None = None
+        self.held: dict[int, Run] = {}
+        """By trial, its run on held-out data. Not with the trial: whoever proposes sees that, and never this."""
         self.provisional: list[int] = []
         """Trials that look better than the incumbent and wait for their proof."""
         self.proofs = 0
@@ -464,7 +471,14 @@ class Study:
         return 0 if role == "baseline" and 0 not in self.trials else self.latest + 1
 
     def run(self, trial: int, run: int) -> Run:
+        if run == HELD_OUT:
+            return self.held[trial]
         return self.prepare if trial == PREPARE else self.trials[trial].run(run)
+
+    def held_value(self, trial: int | None) -> float | None:
+        """What the objective came to on held-out data; None where that is not known."""
+        run = None if trial is None else self.held.get(trial)
+        return run.last.metrics.get(self.objective.metric) if run and isinstance(run.last, Ran) else None
 
     def evidence_at(self, place: int) -> Evidence:
         """What re-runs had shown when the ledger ended at `place`."""
@@ -517,8 +531,9 @@ def evolve(study: Study, entry: Entry) -> None:
             round = Round(event.round, event.role, event.seen, entry.place, index=study.searched, beside=beside)
             if event.role == "directed":
                 round.directive = study.directives.pop(0)
-            round.proposed = event.role in ("closing", "proof")
-            round.trials = [] if event.trial is None else [event.trial]
+            round.proposed = event.role in ("closing", "proof", "holdout")
+            round.held = event.trial if event.role == "holdout" else None
+            round.trials = [] if event.trial is None or event.role == "holdout" else [event.trial]
             study.open[event.round] = round
             study.rounds = max(study.rounds, event.round)
             study.searched += event.role == "search"
@@ -531,7 +546,7 @@ def evolve(study: Study, entry: Entry) -> None:
         case Started():
             run = study.run(event.trial, event.run)
             run.attempt, run.lane, run.handle, run.running = event.attempt, event.lane, event.handle, True
-            if event.trial != PREPARE and study.host:
+            if event.trial != PREPARE and event.run != HELD_OUT and study.host:
                 study.trials[event.trial].fingerprint = study.host.fingerprint
         case Finished():
             _finish(study, event, entry.place)
@@ -696,13 +711,16 @@ def _ask_runs(study: Study, event: RunsAsked, place: int) -> None:
     asked = Runs(event.trial, event.runs, event.against, event.against_runs)
     wanted = asked.wanted()
     for trial, number in wanted:
-        study.trials[trial].ask(number)
+        if number == HELD_OUT:
+            study.held.setdefault(trial, Run(HELD_OUT))
+        else:
+            study.trials[trial].ask(number)
     round.waits += wanted
     if 0 in event.runs:
         return
     if round.judged_at is None:
         round.judged_at = place - 1
-        if round.role != "baseline":
+        if round.role not in ("baseline", "holdout"):
             study.blocks.append(round.judged_at)
         if round.role in (
             "search",
@@ -719,12 +737,13 @@ def _finish(study: Study, event: Finished, place: int) -> None:
     run = study.run(event.trial, event.run)
     run.running, run.handle = False, ""
     run.last, run.exit = event.result, event.exit
-    study.ended, study.run_seconds = study.ended + 1, study.run_seconds + getattr(event.result, "seconds", 0.0)
+    if event.run != HELD_OUT:
+        study.ended, study.run_seconds = study.ended + 1, study.run_seconds + getattr(event.result, "seconds", 0.0)
     if isinstance(event.result, Failed) and event.result.kind == "lost":
         run.losses += 1
     if event.trial == PREPARE or not run.settled:
         return
-    if event.run and isinstance(event.result, Ran):
+    if event.run > 0 and isinstance(event.result, Ran):
         _compare(study, study.trials[event.trial].result, event.result, place)
     key = (event.trial, event.run)
     for exchange in (exchange for round in study.open.values() for exchange in round.asked["measure"]):
@@ -767,6 +786,8 @@ def _values(study: Study, trial: Trial) -> list[float]:
 
 def _decide(study: Study, event: Decided, place: int) -> None:
     round, decision, before = study.open.pop(event.round), event.decision, study.tally
+    if round.role == "holdout":
+        return  # nothing follows from it, for the search least of all
     study.faults = 0
     crowned = decision.crowned is not None and decision.crowned != before.incumbent
     for number in round.trials:

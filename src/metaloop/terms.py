@@ -56,6 +56,8 @@ class Terms(Value, frozen=True):
 
     `frontier`: the strategy by which edits choose what they grow from, and its settings; empty: from what is best.
     `outputs`: globs of what a scorer sees of a candidate. `private`: globs of what no candidate sees.
+    `holdout`: the command that scores on data that were held out, at the end alone; empty where there is none.
+    `sealed`: the files that its words name, by path, with the hashes that they have to have. No prompt has them.
     """
 
     name: str
@@ -95,6 +97,8 @@ class Terms(Value, frozen=True):
     gates: tuple[Gate, ...] = ()
     outputs: tuple[str, ...] = ()
     private: tuple[str, ...] = ()
+    holdout: tuple[str, ...] = ()
+    sealed: dict[str, str] = {}
 
     @property
     def tier(self) -> Tier:
@@ -221,7 +225,8 @@ class AgentSpec(Value, frozen=True):
 class Bounds(Value, frozen=True):
     """Budgets and guards of the whole study, absolute: a resumed study with the same bounds has nothing left to do.
 
-    Seconds of wall clock count while a controller holds the study's lease.
+    Seconds of wall clock count while a controller holds the study's lease. `holdout`: what is scored on held-out data
+    at the end, the baseline and the best, or with them all that was kept.
     """
 
     max_iterations: int = 100
@@ -240,6 +245,7 @@ class Bounds(Value, frozen=True):
     agent: AgentSpec | None = None
     max_cost_usd: float | None = None
     max_tokens: int | None = None
+    holdout: Literal["ends", "kept"] = "ends"
 
     @property
     def capped(self) -> bool:

@@ -30,6 +30,9 @@ class Ground:
     write: tuple[str, ...] = ()
 
 
+SCORERS = "evaluate", "holdout"
+"""Steps that are nobody's but the user's, and see what is private."""
+
 COMMON = "/tmp", "/var/tmp"
 """Where every program of the user's own may write."""
 
@@ -49,7 +52,7 @@ def around(
 
 def _users(own: Sandbox, ground: Ground, step: Step, cwd: str, directory: str) -> Walls:
     """A program of the user's: a trial that has no code of its own, or a coding agent."""
-    private = () if step.name == "evaluate" else ground.private
+    private = () if step.name in SCORERS else ground.private
     hidden = (*ground.secrets, *ground.hidden, *private)
     agent = step.name == "agent"
     return Walls(
@@ -66,7 +69,7 @@ def _users(own: Sandbox, ground: Ground, step: Step, cwd: str, directory: str) -
 def _candidates(
     terms: Terms, own: Sandbox, ground: Ground, step: Step, cwd: str, directory: str, linked: tuple[str, ...]
 ) -> Walls:
-    scores = terms.tier == "separate" and step.name == "evaluate"
+    scores = terms.tier == "separate" and step.name in SCORERS
     carries = step.name == "outputs"
     programs = ground.tools if carries else ground.programs
     return Walls(

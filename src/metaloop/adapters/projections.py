@@ -20,6 +20,7 @@ import msgspec
 from metaloop import exports
 from metaloop.errors import UsageError
 from metaloop.events import Decided, Entry, Proposed, Refused, RoundOpened
+from metaloop.jobs import of_held_out
 from metaloop.records import row
 from metaloop.study import Study
 
@@ -79,6 +80,8 @@ class Projections:
             self._open[round.number] = list(round.trials)
             if round.role == "proof":
                 self._open[round.number], self._proofs[round.number] = [], round.trials[0]
+            if round.held is not None:
+                self._proofs[round.number] = round.held
         for number in decided(study):
             self._folders(study, number)
         self._checkpoint(study)
@@ -126,15 +129,15 @@ class Projections:
         if study.trials[number].kept or self._place(number).exists():
             self._version(study, number)
         if self.paths.runs:
-            self._run(number)
+            self._run(study, number)
 
-    def _run(self, number: int) -> None:
-        """`run-NNNN/`: what its newest attempt of each run wrote."""
+    def _run(self, study: Study, number: int) -> None:
+        """`run-NNNN/`: what its newest attempt of each run wrote, but for the run on held-out data."""
         assert self.paths.runs is not None
         target = self.paths.runs / f"run-{number:04}"
         target.mkdir(parents=True, exist_ok=True)
         for attempt in sorted((self.paths.trials / f"{number:04}").glob("r*-a*")):
-            for file in attempt.iterdir():
+            for file in () if of_held_out(study, number, attempt.name) else attempt.iterdir():
                 if file.is_file() and not file.is_symlink():
                     shutil.copyfile(file, target / f"{attempt.name.split('-')[0]}-{file.name}")
 

@@ -142,6 +142,9 @@ def _static(study: StudyFile) -> Iterator[Finding]:
         yield Finding("rung", "note", f"trials are held by {holding(study)}", higher)
     if (sign := wrong_sign(study.terms.objective)) is not None:
         yield sign
+    if study.terms.holdout:
+        text = f"target.holdout_cmd is there, and was not run: {' '.join(study.terms.holdout)[:80]}"
+        yield Finding("holdout", "note", text, "try it by hand: it runs at the study's end, after target.train_cmd")
     if (pid := controller(study.folder)) is not None:
         text = f"process {pid} runs this study now: what is measured beside it takes longer"
         yield Finding("running", "note", text, "wait until it ends, for times that can be trusted")
@@ -181,7 +184,7 @@ def _measure(study: StudyFile, report: Report, quiet: bool) -> None:
         spare = replace(
             study,
             folder=folder,
-            terms=msgspec.structs.replace(terms, policy="static", rule="strict", order="free"),
+            terms=msgspec.structs.replace(terms, policy="static", rule="strict", order="free", holdout=()),
             bounds=msgspec.structs.replace(study.bounds, max_iterations=0),
         )
         if not quiet:

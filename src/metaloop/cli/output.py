@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TextIO
 
 from metaloop.evaluators.judge import digits, told, told_headline
-from metaloop.records import Row, noise_width, row, short, status
+from metaloop.records import Row, held_out, noise_width, row, short, status
 from metaloop.study import Study, Trial
 from metaloop.values import Usage
 
@@ -140,6 +140,7 @@ def card(study: Study, folder: Path, again: str) -> list[str]:
     """How it ended: best against baseline, trials by status, why it stopped, where everything is, what to type next."""
     place = shown(folder)
     lines = [("best", line) for line in _best(study)]
+    lines += [("held out", line) for line in held_lines(study)]
     lines.append(("trials", counted(study)))
     lines.append(("ended", f"{study.closed.why if study.closed else 'interrupted'}; {_spent(study)}"))
     lines.append(("kept in", f"{place}/ (ledger.sqlite, trials/, versions/)"))
@@ -197,6 +198,21 @@ def _evidence(study: Study, best: Trial) -> list[str]:
     return lines
 
 
+def held_lines(study: Study) -> list[str]:
+    """What was scored on held-out data: baseline and best, what failed, and whether the gain holds."""
+    held = held_out(study)
+    if held is None:
+        return []
+    ends = {"the baseline": held.baseline, "the best": held.best}
+    values = [f"{held.values[n]:.6g} ({name})" for name, n in ends.items() if n is not None and n in held.values]
+    lines = [f"{study.objective.metric} = {', '.join(values)}"] if values else []
+    if held.gain is not None:
+        how = "better" if held.gain >= 0 else "worse"
+        lines[0] += f": {how} by {abs(held.gain):.3g}; in the search better by {held.searched:.3g}"
+    failed = [f"trial {number} could not be scored: {_first(why)}" for number, why in held.problems.items()]
+    return [*lines, *failed, *([held.said] if held.said else [])]
+
+
 def counted(study: Study) -> str:
     """`24: 5 crowned, 18 discarded, 1 failed`, and the baseline apart; what is open is named by its status."""
     told: dict[str, int] = {}
@@ -220,7 +236,9 @@ def proving(study: Study) -> list[str]:
     """A line for everything that is run again at the moment, to know it better."""
     lines = []
     for round in study.open.values():
-        if round.judged_at is None or round.role == "baseline":
+        if round.held is not None:
+            lines.append(f"held out: trial {round.held} is run again, to be scored on held-out data")
+        if round.judged_at is None or round.role in ("baseline", "holdout"):
             continue
         again = [(trial, run) for trial, run in round.waits if run]
         done = sum(study.run(trial, run).settled for trial, run in again)

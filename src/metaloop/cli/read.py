@@ -20,6 +20,7 @@ from metaloop.cli.output import (
     card,
     clean,
     counted,
+    held_lines,
     params_text,
     proving,
     say,
@@ -30,9 +31,10 @@ from metaloop.cli.output import (
     waiting,
 )
 from metaloop.errors import Damaged, UsageError
+from metaloop.evaluators.judge import told_held
 from metaloop.events import Decided, Entry, Finished, Proposed, Refused, RoundOpened, Started
-from metaloop.records import Row, gates, row, scored, totals
-from metaloop.study import PREPARE, Study, Trial, evolve, fold
+from metaloop.records import Row, gates, held_out, row, scored, totals
+from metaloop.study import HELD_OUT, PREPARE, Run, Study, Trial, evolve, fold
 from metaloop.values import Params, digest
 
 Json = Annotated[bool, Parameter(name="--json", negative="", help="One JSON document on stdout, nothing else there.")]
@@ -88,7 +90,8 @@ def show(
         tell_json(
             {
                 **_row(row(opened.study, told)),
-                "results": [_run(run) for run in _runs(told)],
+                "results": [_run(run) for run in map(_ran, told.runs.values())],
+                "held_out": _run(_ran(opened.study.held[trial])) if trial in opened.study.held else None,
                 "files": _files(opened, trial),
             }
         )
@@ -234,6 +237,8 @@ def _status_lines(opened: Opened, last: int) -> Iterator[str]:
         yield f"  not proven so far: {waiting(study)}"
     for line in (*proving(study), *asked(study)):
         yield f"  {line}"
+    for line in held_lines(study):
+        yield f"  held out: {line}"
     for role, why in study.degraded.items():
         yield f"  {role}: degraded: {why}"
     for text in study.alerts[-3:]:
@@ -279,6 +284,7 @@ def _state(opened: Opened, last: int) -> dict[str, object]:
         "asked": {role: msgspec.to_builtins(usage) for role, usage in study.costs.items()},
         "alerts": study.alerts,
         "gates": list(gates(study)),
+        "holdout": msgspec.to_builtins(held_out(study)),
         "hints": [{"by": hint.by, "text": hint.text, "why": hint.why} for hint in study.hints],
         "wall_clock_s": study.at,
         "last": [_row(row(study, study.trials[number])) for number in numbers],
@@ -326,8 +332,10 @@ def _told(study: Study, entry: Entry, rounds: dict[int, list[int]]) -> Iterator[
     match entry.event:
         case Proposed(round, trial) | Refused(round, trial):
             rounds.setdefault(round, []).append(trial)
-        case RoundOpened(round=round, trial=int(trial)):
+        case RoundOpened(round=round, role="proof", trial=int(trial)):
             rounds[round] = [trial]
+        case Finished(trial=trial, run=run) if run == HELD_OUT and study.held[trial].settled:
+            yield f"      {told_held(study, trial)}", ""
         case Decided(round):
             for number in rounds.pop(round, []):
                 yield trial_line(study, study.trials[number]), COLOURS.get(study.trials[number].verdict, "")
@@ -350,8 +358,11 @@ def _trial_lines(opened: Opened, trial: Trial) -> Iterator[str]:
     yield f"  decided   {trial.why or 'not yet'}"
     for line in _code_lines(study, trial):
         yield f"    | {line}"
-    for run in _runs(trial):
+    for run in map(_ran, trial.runs.values()):
         yield f"  run {run['run']}     {run['told']}"
+    if trial.number in study.held:
+        known = "" if r.holdout is None else f"; {study.objective.metric} = {r.holdout!r}"
+        yield f"  held out  {_ran(study.held[trial.number])['told']}{known}"
     for name, value in r.metrics.items():
         yield f"  metric    {name} = {value!r}"
     for name, value in r.tasks.items():
@@ -376,16 +387,15 @@ def _code_lines(study: Study, trial: Trial, most: int = 60) -> Iterator[str]:
         yield f"... and {len(lines) - most} lines more: metaloop diff {trial.number}" + (f" {parent}" if parent else "")
 
 
-def _runs(trial: Trial) -> Iterator[dict[str, object]]:
-    for run in trial.runs.values():
-        result = run.last
-        told = "running" if run.running else "not started" if result is None else _result(result)
-        yield {
-            "run": run.number,
-            "attempts": run.attempt,
-            "told": told + (f", exit code {run.exit}" if run.exit is not None else ""),
-            "result": None if result is None else msgspec.to_builtins(result),
-        }
+def _ran(run: Run) -> dict[str, object]:
+    result = run.last
+    told = "running" if run.running else "not started" if result is None else _result(result)
+    return {
+        "run": run.number,
+        "attempts": run.attempt,
+        "told": told + (f", exit code {run.exit}" if run.exit is not None else ""),
+        "result": None if result is None else msgspec.to_builtins(result),
+    }
 
 
 def _run(run: dict[str, object]) -> dict[str, object]:
@@ -438,7 +448,7 @@ def _artefacts(where: Path, entries: list[Entry]) -> Iterator[tuple[int, str]]:
                 handles[trial, run, attempt] = entry.event.handle
             case Finished(trial, run, attempt):
                 place = "prepare" if trial == PREPARE else f"{trial:04}"
-                for path in (where / "trials" / place).glob(f"r{run}-a{attempt}-*"):
+                for path in (where / "trials" / place).glob("r*-a*-*"):
                     if path.name in handles.get((trial, run, attempt), ""):
                         yield from ((entry.place, text) for text in _altered(path, entry.event))
 

@@ -18,6 +18,7 @@ from metaloop.adapters.projections import Paths
 from metaloop.cli.output import COLOURS, card, clean, fitted, overwrite, say, shown, tell, tell_json, trial_line
 from metaloop.config import Outcome, asking, drive, holding, surroundings, unenforceable
 from metaloop.errors import BaselineError, UsageError
+from metaloop.evaluators.judge import told_held
 from metaloop.events import (
     Alerted,
     Decided,
@@ -33,8 +34,8 @@ from metaloop.events import (
     Why,
 )
 from metaloop.preflight import wrong_sign
-from metaloop.records import TIERS, row, totals
-from metaloop.study import PREPARE, Study
+from metaloop.records import TIERS, held_out, row, totals
+from metaloop.study import HELD_OUT, PREPARE, Study
 from metaloop.studyfile import StudyFile, from_flags, load
 from metaloop.values import Params, Ran, Scalar, accept
 
@@ -141,10 +142,12 @@ class Narrator:
                     self._open.setdefault(round, []).append(trial)
                     if entry.event.proposal.fallback:
                         self.say(f"      {entry.event.proposal.why}: {entry.event.proposal.fallback}", "yellow")
-                case RoundOpened(round=round, trial=int(trial)):
+                case RoundOpened(round=round, role="proof", trial=int(trial)):
                     self._open[round] = [trial]
                 case Finished(trial=trial, result=result) if trial == PREPARE:
                     self.say(f"      prepared in {getattr(result, 'seconds', 0):.1f} s")
+                case Finished(trial=trial, run=run) if run == HELD_OUT and study.held[trial].settled:
+                    self.say(f"      {told_held(study, trial)}")
                 case Finished(trial=trial, result=Ran(warnings=warnings)):
                     for warning in warnings:
                         self.say(f"      trial {trial}: {warning}", "yellow")
@@ -318,6 +321,7 @@ def summary(study: Study, folder: Path, code: int) -> dict[str, object]:
         "baseline": None if baseline is None else msgspec.to_builtins(row(study, baseline)),
         "trials": msgspec.to_builtins(totals(study)),
         "asked": {role: msgspec.to_builtins(usage) for role, usage in study.costs.items()},
+        "holdout": msgspec.to_builtins(held_out(study)),
         "wall_clock_s": study.at,
     }
 

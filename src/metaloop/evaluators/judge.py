@@ -208,6 +208,8 @@ def decide(study: Study, round: Round) -> Decision:
     """What is kept and crowned: the proven, or with `strict` and deterministic metrics the strictly better. No ties."""
     if round.role == "closing":
         return Decision((), study.tally.incumbent, told_headline(study.headline), leads=study.tally.leads)
+    if round.held is not None:
+        return Decision((), study.tally.incumbent, told_held(study, round.held), leads=study.tally.leads)
     if study.the_terms.several == "front":
         return _on_the_front(study, round)
     kept: list[int] = []
@@ -431,6 +433,14 @@ def told_headline(headline: Headline | None) -> str:
         return headline.problem or f"better than the baseline by {headline.gain:.3g}, and the same in one run more"
     low, high = f"{headline.low:.3g}", f"{headline.high:.3g}"
     return f"better than the baseline by {headline.gain:.3g} [{low} to {high}, 95 %] over {headline.pairs} fresh pairs"
+
+
+def told_held(study: Study, trial: int) -> str:
+    """What a trial came to on held-out data, in a sentence."""
+    value, name = study.held_value(trial), study.objective.metric
+    if value is not None:
+        return f"trial {trial} on held-out data: {name} = {value:.6g}"
+    return f"trial {trial} could not be scored on held-out data: {getattr(study.held[trial].last, 'reason', '')}"
 
 
 def told(score: Score) -> str:

@@ -37,7 +37,9 @@ _SYNTAX = re.compile(r"^(?:SyntaxError|IndentationError|ModuleNotFoundError|Impo
 
 
 def reader(terms: Terms) -> Callable[[Outcome], Ran | Failed]:
-    """The `Read` of a study on these terms: every metric that decides has to be there."""
+    """The `Read` of a study on these terms: every metric that decides has to be there. On held-out data that is the
+    objective alone.
+    """
     objective = terms.objective
     needed = [objective.metric, *(o.metric for o in terms.others), *(c.metric for c in terms.constraints)]
 
@@ -51,12 +53,13 @@ def reader(terms: Terms) -> Callable[[Outcome], Ran | Failed]:
             last = last if step.name.startswith(GATE) else step
         if last.name == "prepare":  # it is not measured
             return Ran({}, seconds)
+        wanted = [objective.metric] if last.name == "holdout" else needed
         found = _Found()
         if outcome.metrics is not None:
             found.file(outcome.metrics)
         else:
             found.text(last.stdout)
-        problem = _problem(objective, needed, found, outcome)
+        problem = _problem(objective, wanted, found, outcome)
         if problem:
             kind = "evaluation" if found.invalid else "metric"
             if last.lost:
@@ -86,7 +89,7 @@ def _broken(step: StepOutcome, ran: bool) -> tuple[FailureKind, str] | None:
     reason = f"{name} ended with {how}" + (f": {said[:300]}" if said else "")
     if step.name == "check" or step.name.startswith(GATE):
         return "hypothesis" if ran else "build", reason
-    if step.name == "evaluate":
+    if step.name in ("evaluate", "holdout"):
         return "evaluation", reason
     return ("build" if step.exit in (126, 127) or _SYNTAX.search(step.stderr) else "hypothesis"), reason
 

@@ -19,7 +19,7 @@ def opening(search: Propose) -> Propose:
                 return conclude([asked_for(view)])
             case "search":
                 return search(view)
-            case "proof" | "closing":
+            case "proof" | "closing" | "holdout":
                 return conclude([])  # they measure, and propose nothing
 
     return propose

@@ -290,7 +290,7 @@ def _plain(node: Node, at: Place) -> object:
 
 
 def _verbatim(at: Place) -> bool:
-    in_command = len(at) > 2 and at[-2] in {"train_cmd", "eval_cmd", "prepare_cmd", "cmd"}
+    in_command = len(at) > 2 and at[-2] in {"train_cmd", "eval_cmd", "holdout_cmd", "prepare_cmd", "cmd"}
     return in_command or (len(at) == 3 and at[:2] == ("target", "env"))
 
 
@@ -498,6 +498,8 @@ def _terms(document: Document, checks: Checks) -> Terms:
         start=tuple(_held(checks.space, point) for point in policy.start),
         seed=policy.seed,
         evaluate=tuple(target.eval_cmd or ()),
+        holdout=tuple(target.holdout_cmd or ()),
+        sealed=checks.sealed,
         prepare=tuple(target.prepare_cmd or ()),
         workdir=PurePath(target.workdir).as_posix(),
         env=dict(target.env),
@@ -598,6 +600,7 @@ def _bounds(document: Document) -> Bounds:
         agent=_agent(document.policy),
         max_cost_usd=controller.max_cost_usd,
         max_tokens=controller.max_tokens,
+        holdout=document.evaluation.holdout,
     )
 
 
@@ -726,6 +729,8 @@ def _notes(document: Document) -> Iterator[str]:
         for glob in target.outputs
         if any(covers(glob, f"x{end}") or glob.endswith(end) for end in (".py", ".so", ".pth"))
     )
+    if document.evaluation.holdout != "ends" and target.holdout_cmd is None:
+        yield "evaluation.holdout changes nothing without target.holdout_cmd"
     if target.basilica is not None and target.type != "basilica":
         yield f"target.basilica changes nothing with target.type: {target.type}"
     if policy.type == "static" and policy.start:

@@ -5,7 +5,7 @@ Reads folders and files, to find what globs match and to hash what is frozen; wr
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 
 from metaloop.edits.contract import covers
@@ -49,6 +49,7 @@ class Checks:
         self.space: Space = {name: schema.domain(value) for name, value in document.policy.params.items()}
         self.base = Path(os.path.abspath(base))  # noqa: PTH100  (not resolved: links stay as written)
         self.frozen: dict[str, str] = {}
+        self.sealed: dict[str, str] = {}
         self.mutable: tuple[str, ...] = ()
         self.private: tuple[str, ...] = ()
         self.telemetry: dict[str, Path] = {}
@@ -68,6 +69,7 @@ class Checks:
             *self._files(),
             *self._gates(),
             *self._scoring(),
+            *self._holdout(),
             *self._telemetry(),
         ]
 
@@ -261,10 +263,25 @@ class Checks:
             if gate.name in seen:
                 yield Fault(("gates", index, "name"), f"expected each name once, found {gate.name!r} again")
             seen.add(gate.name)
-            for word in gate.cmd:
-                if os.path.normpath(word) in self.mutable:
-                    message = f"expected what candidates cannot change; {word!r} is mutable: take it out of that"
-                    yield Fault(("gates", index, "cmd"), message)
+            yield from self._unchangeable(gate.cmd, ("gates", index, "cmd"))
+
+    def _unchangeable(self, command: Sequence[str], at: Place) -> Iterator[Fault]:
+        for word in command:
+            if os.path.normpath(word) in self.mutable:
+                yield Fault(at, f"expected what candidates cannot change; {word!r} is mutable: take it out of that")
+
+    def _holdout(self) -> Iterator[Fault]:
+        """The files that its words name, but for a program on PATH: what is sealed stays as it is."""
+        command, workdir = self.document.target.holdout_cmd or [], self.base / self.document.target.workdir
+        if not self.sound("target.holdout_cmd", "target.workdir"):
+            return
+        yield from self._unchangeable(command, ("target", "holdout_cmd"))
+        program = command[:1] if command and os.sep in command[0] and not PurePath(command[0]).is_absolute() else []
+        paths = [os.path.normpath(word) for word in (*program, *command[1:])]
+        faults: list[Fault] = []
+        named = {path: ("target", "holdout_cmd") for path in paths if is_file(workdir / path)}
+        self.sealed = self._hashes(Tree(workdir), named, faults)
+        yield from faults
 
     def _scoring(self) -> Iterator[Fault]:
         """A separate scorer is not the candidate's, and there is one where anything is to be kept from candidates."""

@@ -399,6 +399,9 @@ class TargetKeys(Section):
     prepare_cmd: Command | None = Field(None, description="runs once, before the first trial")
     train_cmd: Command = Field(description="one trial: a list of arguments, never a shell")
     eval_cmd: Command | None = Field(None, description="if given, metrics are read from it alone")
+    holdout_cmd: Command | None = Field(
+        None, description="scores the baseline and the best on held-out data, when the search is over, and never before"
+    )
     timeout_s: Seconds = Field(3600.0, description="wall clock of one run")
     prepare_timeout_s: Seconds = Field(3600.0, description="wall clock of prepare_cmd")
     limits: LimitKeys = LimitKeys.model_construct()
@@ -557,6 +560,9 @@ class EvaluationKeys(Section):
     )
     error: Literal["any", "fdr"] = Field("any", description="fdr: alpha bounds the false share of what is kept")
     baseline_repeats: Annotated[int, Field(ge=0, le=1000)] = Field(3, description="how often the baseline is measured")
+    holdout: Literal["ends", "kept"] = Field(
+        "ends", description="what target.holdout_cmd scores: the baseline and the best, or all that was kept"
+    )
 
 
 class GateKeys(Section):
@@ -683,7 +689,7 @@ def json_schema() -> dict[str, object]:
 
 LATER: frozenset[str] = frozenset({
     *("harness", "director", "tournament"),
-    *("target.holdout_cmd", "target.resources", "target.price_per_hour"),
+    *("target.resources", "target.price_per_hour"),
     *("target.warm", "target.url", "target.headers"),
     *("evaluation.prefer_simpler",),
     *("controller.max_gpu_hours",),

@@ -71,14 +71,16 @@ class Machine:
     """Where jobs live when controllers die. `function` gives the text that a job prints, from its parameters and seed;
     text that begins with `exit ` is a failure.
 
-    `executions` counts what really ran, by (trial, run). `order` says which of the jobs in flight ends next: an index
-    into them; by default the oldest.
+    `executions` counts what really ran, by (trial, run): `held` is the run on held-out data. `order` says which of the
+    jobs in flight ends next: an index into them; by default the oldest.
     """
 
     function: Callable[[dict[str, Scalar], int], str]
     runs: Callable[[dict[str, str], dict[str, Scalar], int], str] | None = None
     """The same for code: gets the texts that the candidate has over the base, by path, before the rest."""
     order: Callable[[int], int] = lambda _: 0
+    held: Callable[[dict[str, Scalar]], str] | None = None
+    """What the command on held-out data prints, from the candidate's parameters."""
     store: dict[str, Kept] = field(default_factory=dict)
     executions: Counter[tuple[str, str]] = field(default_factory=Counter)
     nonces: Iterator[int] = field(default_factory=count)
@@ -88,9 +90,13 @@ class Machine:
 
     def perform(self, job: Job, step: Step) -> StepOutcome | str:
         """The job's work, all at once."""
-        self.executions[job.env["METALOOP_TRIAL"], job.dir.rpartition("/")[2].partition("-")[0]] += 1
         values, seed = json.loads(job.env.get("AR_PARAMS_JSON", "{}")), int(job.env["METALOOP_SEED"])
-        text = self.runs(json.loads(job.cwd), values, seed) if self.runs else self.function(values, seed)
+        run = "held" if job.steps[-1].name == "holdout" else job.dir.rpartition("/")[2].partition("-")[0]
+        self.executions[job.env["METALOOP_TRIAL"], run] += step is job.steps[0]
+        if step.name == "holdout" and self.held:
+            text = self.held(values)
+        else:
+            text = self.runs(json.loads(job.cwd), values, seed) if self.runs else self.function(values, seed)
         return StepOutcome(step.name, int(text.startswith("exit ")), None, None, 1.0, text, "")
 
 
