@@ -468,6 +468,10 @@ def test_one_that_fails_changes_no_exit_code(tmp_path: Path) -> None:
         ({"target": {"holdout_cmd": "python3 x.py"}}, "target.holdout_cmd: expected a list"),
         ({"evaluation": {"holdout": "all"}}, "evaluation.holdout: expected 'ends' or 'kept'"),
         ({"policy": {"mutable": ["*.py"]}}, "'sealed.py' is mutable"),
+        (
+            {"policy": {"type": "agent", "mutable": ["train.py"], "agent": {"command": ["true"]}}},
+            "expected what no coding agent finds in its copy of the folder, found 'sealed.py' there",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused(tmp_path: Path, keys: dict, said: str) -> None:

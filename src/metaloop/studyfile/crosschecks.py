@@ -282,6 +282,10 @@ class Checks:
         named = {path: ("target", "holdout_cmd") for path in paths if is_file(workdir / path)}
         self.sealed = self._hashes(Tree(workdir), named, faults)
         yield from faults
+        inside = [path for path in self.sealed if not path.startswith((os.sep, os.pardir))]
+        if inside and "agent" in {self.document.policy.type, *arms(self.document.policy)}:
+            message = f"expected what no coding agent finds in its copy of the folder, found {inside[0]!r} there"
+            yield Fault(("target", "holdout_cmd"), f"{message}; keep it outside, its data too, and name it by its path")
 
     def _scoring(self) -> Iterator[Fault]:
         """A separate scorer is not the candidate's, and there is one where anything is to be kept from candidates."""
