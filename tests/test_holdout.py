@@ -13,18 +13,19 @@ from metaloop.audit import audit
 from metaloop.config import thought_of
 from metaloop.engine import commit
 from metaloop.evaluators.metric import reader
-from metaloop.events import Directed, Entry, Finished, RoundOpened, Started, StudyClosed
+from metaloop.events import Directed, Entry, Finished, Resumed, RoundOpened, Started, StudyClosed
 from metaloop.jobs import Surroundings, job, of_held_out
 from metaloop.plan import OpenRound, plan
-from metaloop.records import held_out, row
+from metaloop.records import held_out, row, rows
 from metaloop.report import report
 from metaloop.roles import Outcome, StepOutcome
 from metaloop.study import HELD_OUT, Study, fold
-from metaloop.terms import Gate
+from metaloop.terms import Baseline, Gate, Host
 from metaloop.testing import Crash, Lab, MemoryLedger, shuffled
 from metaloop.values import Failed, Objective, Ran, Scalar
 from test_code_study import block, ideas, shop
 from test_engine import decisions, lab, proven_lab, provisional_lab
+from test_tree import grown
 from workshop import Workshop, until
 
 PYTHON = [sys.executable, "-c"]
@@ -86,11 +87,13 @@ def test_nothing_that_is_decided_changes_by_it(make: object, lanes: int) -> None
     studies = [ended(study) for study in (plain, with_it, broken)]
     assert decisions(plain) == decisions(with_it) == decisions(broken)
     for study in studies[1:]:
-        assert (study.headline, study.tally, study.evidence) == (studies[0].headline, study.tally, study.evidence)
-        known = [(s.blocks, s.tests, s.ended, s.run_seconds, s.crowns) for s in (studies[0], study)]
-        assert known[0] == known[1]
-        seconds = [[row(s, trial).seconds for trial in s.trials.values()] for s in (studies[0], study)]
-        assert seconds[0] == seconds[1]
+        for name in (
+            "headline", "tally", "tallies", "evidence", "blocks", "tests", "crowns", "ended", "run_seconds", "rerun_at",
+            "differed_at", "provisional", "front", "faults",
+        ):  # fmt: skip
+            assert getattr(study, name) == getattr(studies[0], name), name
+        cost = [[(r.seconds, r.attempts) for r in rows(s)] for s in (studies[0], study)]
+        assert cost[0] == cost[1]
 
 
 @pytest.mark.parametrize(
@@ -136,6 +139,25 @@ def test_all_that_was_kept_is_scored_where_that_is_asked_for() -> None:
     assert len(made.entries) == before  # nothing to do, and not a byte is written
 
 
+def test_what_is_kept_in_the_tree_and_never_wore_the_crown_is_scored_too() -> None:
+    made = grown([(0, 5.0), (0, 2.0), (0, 0.5)], holdout=("holdout",))
+    made.machine.held = fitted
+    made.bounds = replace(made.bounds, holdout="kept")
+    assert [trial.verdict for trial in ended(made).trials.values()] == ["crowned", "crowned", "kept", "discarded"]
+    assert scored(made) == {0: 1, 1: 1, 2: 1}
+
+
+def test_where_it_ran_is_not_where_the_trial_ran() -> None:
+    """Results of the search are compared on the hardware that they had, whatever the end ran on."""
+    made = sealed()
+    ended(made)
+    there = next(entry for entry in made.entries if isinstance(entry.event, Resumed))
+    moved = replace(there, event=replace(there.event, host=Host("f" * 16)))
+    at = opened_at(made) - 1
+    study = fold([*made.entries[:at], moved, *made.entries[at:]])
+    assert {trial.fingerprint for trial in study.trials.values()} == {there.event.host.fingerprint}
+
+
 def test_a_study_that_goes_on_scores_its_new_best_and_nothing_twice() -> None:
     made = sealed()
     made.bounds = replace(made.bounds, max_iterations=2)
@@ -147,8 +169,6 @@ def test_a_study_that_goes_on_scores_its_new_best_and_nothing_twice() -> None:
 
 
 def test_without_a_baseline_the_best_alone_is_scored() -> None:
-    from metaloop.terms import Baseline
-
     made = sealed(baseline=Baseline("none", repeats=0))
     study = ended(made)
     assert scored(made) == {study.tally.incumbent: 1}
@@ -172,9 +192,10 @@ def test_the_search_waits_for_a_run_on_held_out_data_that_an_end_has_begun() -> 
         if any(isinstance(e.event, Started) and e.event.run == HELD_OUT for e in made.entries):
             break
     here = len(made.entries)
-    made.bounds = replace(made.bounds, max_iterations=12)
+    made.bounds = replace(made.bounds, max_iterations=12, lanes=4)
     study = ended(made)
     later = [e.event for e in made.entries[here:]]
+    assert fold(made.entries[:here]).open
     searched = next(n for n, e in enumerate(later) if isinstance(e, RoundOpened) and e.role == "search")
     over = [n for n, e in enumerate(later) if isinstance(e, Finished) and e.run == HELD_OUT]
     assert over[0] < searched
@@ -218,6 +239,8 @@ def test_whatever_dies_when_each_is_scored_once_and_none_is_lost(
     study = fold(made.entries)
     kept = {number for number, trial in study.trials.items() if trial.kept} if which == "kept" else set()
     assert scored(made) == dict.fromkeys({0, study.tally.incumbent} | kept, 1)
+    asked = [e.event.trial for e in made.entries if isinstance(e.event, RoundOpened) and e.event.role == "holdout"]
+    assert len(asked) == len(set(asked))
     finished = [(e.event.trial, e.event.run) for e in made.entries if isinstance(e.event, Finished)]
     assert len(finished) == len(set(finished)) == sum(made.machine.executions.values())
     if order == "strict":
@@ -450,6 +473,16 @@ def test_another_command_or_script_is_another_study(tmp_path: Path) -> None:
     assert (done.code, "holdout was" in done.err) == (2, True), done.err
 
 
+def test_a_trial_that_writes_over_what_is_sealed_ends_the_study(tmp_path: Path) -> None:
+    made = workshop(tmp_path)
+    (tmp_path / "train.py").write_text(
+        (tmp_path / "train.py").read_text() + "if os.environ['METALOOP_TRIAL'] == '2': open('sealed.py', 'w')\n"
+    )
+    done = made.run()
+    assert (done.code, "sealed.py: a frozen file was changed" in done.err) == (2, True), done.err
+    assert held_txt(made) == []
+
+
 def test_one_that_fails_changes_no_exit_code(tmp_path: Path) -> None:
     made = workshop(tmp_path)
     (tmp_path / "sealed.py").write_text("raise SystemExit('no data')")
@@ -483,7 +516,7 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path, keys: dict, said: str) -
 
 def test_a_controller_that_is_killed_while_it_runs_loses_and_repeats_nothing(tmp_path: Path) -> None:
     """kill -9 in the middle of the command: the next one takes it up where it is."""
-    made = workshop(tmp_path)
+    made = workshop(tmp_path, telemetry={"ledger_path": "results.tsv"})
     script = HOLDOUT + "import time; time.sleep(1.5)\n"
     (tmp_path / "sealed.py").write_text(script)
     process = made.start("run", "study.yaml")
@@ -495,6 +528,7 @@ def test_a_controller_that_is_killed_while_it_runs_loses_and_repeats_nothing(tmp
     assert len(held_txt(made)) == len(set(held_txt(made))) == 2
     found = made("status", "--json").json["holdout"]
     assert len(found["values"]) == 2
+    assert (tmp_path / "results.tsv").read_text() == made("export").out
     assert made("audit").code == 0
 
 

@@ -178,7 +178,7 @@ def _known(study: Study) -> Tally | None:
     """
     if study.the_terms.order == "free":
         return study.tally
-    back = study.the_terms.window - sum(round.role != "holdout" for round in study.open.values())
+    back = study.the_terms.window - len(study.open)
     if back <= 0:
         return None
     known = study.tallies[-back] if len(study.tallies) >= back else study.floor
@@ -222,9 +222,8 @@ def held_next(study: Study) -> int | None:
         return None
     if enough(study, _known(study)) is None:
         return None
-    asked = {round.held for round in study.open.values()}
-    wanted = (number for number in _to_hold(study) if number not in asked)
-    return next((n for n in wanted if n not in study.held or not study.held[n].settled), None)
+    asked = study.held.keys() | {round.held for round in study.open.values()}
+    return next((number for number in _to_hold(study) if number not in asked), None)
 
 
 def _to_hold(study: Study) -> Iterator[int]:
