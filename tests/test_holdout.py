@@ -42,6 +42,11 @@ def sealed(lanes: int = 1, make: object = lab, **changes: object) -> Lab:
     return made
 
 
+def once(lanes: int = 1, **changes: object) -> Lab:
+    """A study that repeats no run."""
+    return lab(lanes, baseline=Baseline(repeats=1), **changes)
+
+
 def ended(study: Lab) -> Study:
     study.session()
     assert not list(audit(study.entries, lambda _: study.thought))
@@ -79,7 +84,7 @@ def test_baseline_and_best_are_scored_once_when_the_search_is_over() -> None:
 
 
 @pytest.mark.parametrize("lanes", [1, 3])
-@pytest.mark.parametrize("make", [lab, proven_lab, provisional_lab])
+@pytest.mark.parametrize("make", [lab, once, proven_lab, provisional_lab])
 def test_nothing_that_is_decided_changes_by_it(make: object, lanes: int) -> None:
     """Whether there are held-out data, what they say, and whether the command works: the same study comes out."""
     plain, with_it, broken = make(lanes, order="strict"), *(sealed(lanes, make, order="strict") for _ in range(2))
@@ -422,6 +427,7 @@ def test_a_whole_study_tells_of_it_everywhere(tmp_path: Path) -> None:
     assert held_txt(made) == ["0", str(best["trial"])]
     assert f"trial {best['trial']} on held-out data: score = {2 - best['value']:.6g}" in done.err
     assert "worse than the baseline" in done.out
+    assert [line[:5] for line in done.err.splitlines() if line[:4].strip().isdigit()] == [f"{n:>4} " for n in range(4)]
     assert (tmp_path / "results.tsv").read_text() == made("export").out
     assert best["holdout"] == 2.0 - best["value"]
     status = made("status")
