@@ -2,9 +2,9 @@
 
     python benchmarks/sandbox.py [TRIALS]    a table: median and quickest tenth in ms, and what they add to bare
 
-`true` and `python -c pass`, through the real executor (start, release, wait), with control groups; all kinds take turns
-in one process, so that the machine's mood is everybody's. Bare is `posix_spawn` and a wait. Ordinary walls: the command's
-prefix to be read, the job's folder to be written, no network; "host" shows the whole machine read-only.
+`true` and `python -c pass`, through the real executor (start, release, wait), with control groups; all kinds take
+turns in one process, so that the machine's mood is everybody's. Bare is `posix_spawn` and a wait. Ordinary walls: the
+command's prefix to be read, the job's folder to be written, no network; "host" shows the whole machine read-only.
 """
 
 import asyncio

@@ -12,7 +12,7 @@ Not covered, for Landlock knows nothing of it, and there is no file system or pr
   semaphores live there: other programs of the same user have their shared memory in it.
 - Names, sizes, times and owners of files can be seen anywhere, and folders that hold something hidden can be listed,
   with all below them; what stands in hidden files cannot be read.
-- Modes, owners and times of files that belong to the user can be changed anywhere. Below version 3 they can be cut short.
+- Modes, owners and times of files that belong to the user can be changed anywhere; below version 3 they can be cut.
 - Command lines of other processes can be read (their environment and memory cannot); below version 6 they can be sent
   signals, the keeper first, and abstract sockets reached.
 - Sockets with a path can be connected to, of the machine's services too, below version 9.
@@ -59,7 +59,7 @@ def handled(abi: int) -> int:
 
 def version() -> int:
     """Landlock's; 0 where the kernel has none, or was started without."""
-    return max(0, LIBC.syscall(CREATE_RULESET, None, 0, 1))
+    return max(0, int(LIBC.syscall(CREATE_RULESET, None, 0, 1)))
 
 
 def within(path: str, folder: str) -> bool:

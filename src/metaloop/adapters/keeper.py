@@ -17,10 +17,10 @@ A request carries an "id", which its reply repeats. A HANDLE is {nonce, dir, pid
   -> {"op": "release" | "look" | "wait" | "stop", "handle": HANDLE}    idempotent; wait and stop answer at the end
   <- {"state": "blocked" | "running" | "done" (with "result") | "gone"}    gone: runs not, has no result, never will
   -> {"op": "quit"}                                           ends the job (limit `stopped`) and the keeper
-A step may have besides: cwd, in place of the job's; fds, what it finds on which descriptors from 5 on ({number: base64});
+A step may have besides: cwd, in place of the job's; fds, what it finds on which descriptors, {number from 5: base64};
 plain, paths that no link may lead through when it starts (base64, NUL between); status: it is bubblewrap, which says on
-descriptor 4 where the program in it is, and how that ended. `own`, as plain: places besides the job's folder whose growth
-counts for the limit `disk`.
+descriptor 4 where the program in it is, and how that ended. `own`, as plain: places besides the job's folder whose
+growth counts for the limit `disk`.
 limits: grace (seconds between SIGTERM and SIGKILL), out_cap (bytes kept of each stream: head and tail), out_total (how
 many written bytes end the step; off without), metrics_cap (bytes), memory (bytes) and processes through a cgroup where
 one is writable, files (descriptors of a process), disk (bytes that those may grow by, looked at while it
@@ -479,9 +479,9 @@ def refuse_links(plain: list[bytes]) -> None:
 
 
 def become(
-    step: Record, job: Record, fds: tuple[int, int, int, int], lane: str, parent: int, cgroup: Cgroup
+    step: Record, job: Record, fds: tuple[int, int, int], lane: str, parent: int, cgroup: Cgroup, status: int = -1
 ) -> NoReturn:
-    """The forked child: waits at its gate, then turns into the program. It keeps nothing but fds 0 to 2, and what the
+    """The forked child: waits at its gate, then turns into the program. It keeps nothing but fds 0 to 2, and what its
     step says.
 
     At its gate it says whether its control groups took it; the controller's commit does not wait for that.
@@ -497,9 +497,11 @@ def become(
         os.setsid()
         os.umask(0o022)
         null = os.open(os.devnull, os.O_RDONLY)
-        gate, out, err, status = fds
+        gate, out, err = fds
         for there, here in enumerate((null, out, err, gate, status)):
-            if here != there and here >= 0:
+            if here == there:
+                os.set_inheritable(here, there != 3)
+            elif here >= 0:
                 os.dup2(here, there, inheritable=there != 3)
         os.closerange(STATUS_FD + (status >= 0), 1 << 16)  # before the gate is read: among them is its other end
         prctl(PR_SET_NO_NEW_PRIVS, 1)
@@ -553,7 +555,7 @@ class Process:
         try:
             self.pid = os.fork()
             if not self.pid:
-                become(self.step, job, (gate, writers[0], writers[1], self.status), lane, me, self.cgroup)
+                become(self.step, job, (gate, writers[0], writers[1]), lane, me, self.cgroup, self.status)
             self.pidfd = os.pidfd_open(self.pid)
         finally:
             for fd in (gate, *writers):
@@ -578,14 +580,15 @@ class Process:
 
         Bubblewrap is not asked, for with it dies the program in it, whose group is named after the first process there.
         """
+        first = self.said("child-pid") if self.status >= 0 else None
         try:
-            os.killpg(self.pid if self.status < 0 else self.said("child-pid") or self.pid, signal.SIGTERM)
+            os.killpg(first if first in children(self.pid) else self.pid, signal.SIGTERM)
         except ProcessLookupError:
             pass
 
     def said(self, key: str) -> int | None:
-        """What bubblewrap has said so far: nobody else can write there."""
-        for line in os.pread(self.status, 1 << 12, 0).splitlines():
+        """What bubblewrap has said so far, in whole lines: nobody else can write there."""
+        for line in os.pread(self.status, 1 << 12, 0).split(b"\n")[:-1]:
             told = json.loads(line)
             if key in told:
                 return int(told[key])

@@ -209,13 +209,8 @@ def _wire(job: Job, output_total: int | None, rung: Rung | None) -> dict[str, ob
     if not job.metrics or "/" in job.metrics or job.metrics in (".", "..", "home", "tmp", "result.json", "result.tmp"):
         raise Refusal(f"job {job.nonce!r}: expected a name of its own for the metrics file, found {job.metrics!r}")
     variables = itertools.chain(job.env.items(), *(step.env.items() for step in job.steps))
-    texts = (
-        job.dir,
-        job.cwd,
-        *(step.cwd for step in job.steps),
-        job.metrics,
-        *itertools.chain(*variables, *(step.argv for step in job.steps)),
-    )
+    words = itertools.chain(*variables, *(step.argv for step in job.steps), (step.cwd for step in job.steps))
+    texts = (job.dir, job.cwd, job.metrics, *words)
     if bad := next((text for text in texts if "\0" in text or not _encodes(text)), None):
         raise Refusal(f"job {job.nonce!r}: expected UTF-8 text without NUL, found {bad!r}")
     limits = {

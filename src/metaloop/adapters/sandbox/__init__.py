@@ -19,7 +19,7 @@ import msgspec
 
 from metaloop.adapters import confine
 from metaloop.adapters.sandbox import bubblewrap, seccomp
-from metaloop.adapters.sandbox.places import block_devices, named
+from metaloop.adapters.sandbox.places import named
 from metaloop.errors import Refusal, UsageError
 from metaloop.roles import Walls
 from metaloop.terms import Rung
@@ -51,6 +51,9 @@ def confined(argv: Sequence[str], cwd: str, walls: Walls, rung: Rung, env: Mappi
 
     Raises Refusal for what the rung cannot take.
     """
+    for path in (*walls.read, *walls.write, *walls.hidden):
+        if not path.startswith("/") or "\0" in path:
+            raise Refusal(f"walls: expected an absolute path without NUL, found {path!r}")
     inner = {name: value for name, value in (env or {}).items() if name.startswith("LD_") or name in LOADER}
     filtered = seccomp.program(platform.machine(), _families(walls, rung)) if rung.seccomp else None
     match rung.name:
@@ -103,6 +106,10 @@ def _landlocked(
 # ---- which rungs there are -------------------------------------------------------------------------------------------
 
 INSTALL = "sudo apt-get install bubblewrap (dnf, pacman and zypper call it bubblewrap too)"
+CONTAINER = (
+    "if this is a container, docker run --security-opt seccomp=unconfined --security-opt apparmor=unconfined "
+    "--security-opt systempaths=unconfined ..."
+)
 SWITCHES = (
     ("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1", "kernel.apparmor_restrict_unprivileged_userns=0"),
     ("/proc/sys/kernel/unprivileged_userns_clone", "0", "kernel.unprivileged_userns_clone=1"),
@@ -176,7 +183,7 @@ def _tried(rung: Rung) -> Rung | Missing:
     for path, bad, setting in SWITCHES:
         if os.access(path, os.R_OK) and Path(path).read_text().strip() == bad:
             return Missing(repr(said), f"sudo sysctl -w {setting}")
-    return Missing(repr(said), f"{bubblewrap.found() or CONFINE} on another kernel, or outside of this container")
+    return Missing(repr(said), CONTAINER)
 
 
 @contextmanager

@@ -23,6 +23,7 @@ ALWAYS = (
     "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup", "--die-with-parent",
     "--new-session", "--cap-drop", "ALL",
 )  # fmt: skip
+SHOWN = ("read", "write")
 LEAST = 4096  # a tmpfs of no bytes is one without a limit
 SHM = 64 << 20  # of who has the machine's /tmp
 MOST_WORDS = 8900  # bubblewrap takes 9000, the command's own among them
@@ -38,14 +39,16 @@ def arguments(cwd: str, walls: Walls, env: Mapping[str, str]) -> list[str]:
     """All but the descriptors and the command. `env`: variables that are set inside alone."""
     kinds, links = named(walls)
     own = _own(walls, "/" in kinds)
-    shown = dict.fromkeys(own, False) | {path: kind != "hidden" for path, kind in kinds.items()}
+    what: dict[str, str] = {**dict.fromkeys(own, "own"), **kinds}
     mounts = dict(own)
     for path, kind in kinds.items():
-        if kind != "hidden":
-            mounts[path] = _shown(path, kind)
-        elif _seen(path, shown):
+        if kind == "hidden" and _above(path, what) in SHOWN:
             mounts[path] = ["--perms", "0555", "--tmpfs", path] if is_folder(path) else ["--ro-bind", "/dev/null", path]
-    mounts |= {path: ["--symlink", says, path] for path, says in links.items() if not _seen(path, shown)}
+        elif kind != "hidden" and _above(path, what) != kind:  # each mount costs a tenth of a millisecond
+            mounts[path] = _shown(path, kind)
+    for path, says in links.items():
+        if _above(path, what) not in SHOWN and not path.startswith(("/proc/", "/dev/")):
+            mounts[path] = ["--symlink", says, path]
     closed = [path for path, words in mounts.items() if words[:2] == ["--perms", "0555"]]
     closed += [path for path, is_ours in (("/dev", not walls.devices), ("/", "/" not in kinds)) if is_ours]
     words = [*ALWAYS, *(() if walls.network else ("--unshare-net",))]
@@ -81,10 +84,10 @@ def _shown(path: str, kind: Kind) -> list[str]:
     return ["--bind-try" if kind == "write" else "--ro-bind-try", path, path]
 
 
-def _seen(path: str, shown: Mapping[str, bool]) -> bool:
-    """Whether what lies at a path of the machine is there inside: it is in something that is shown."""
+def _above(path: str, what: Mapping[str, str]) -> str | None:
+    """What would hold at a path if it were not named."""
     while path != "/":
         path = path.rpartition("/")[0] or "/"
-        if path in shown:
-            return shown[path]
-    return False
+        if path in what:
+            return what[path]
+    return None

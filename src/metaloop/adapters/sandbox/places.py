@@ -16,13 +16,11 @@ Kind: TypeAlias = Literal["read", "write", "hidden"]
 
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/gnu/store")
 ETC = (
-    "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "ld.so.preload", "alternatives", "ssl", "pki", "ca-certificates",
-    "ca-certificates.conf", "crypto-policies", "passwd", "group", "nsswitch.conf", "localtime", "timezone",
-    "locale.alias", "locale.conf", "mime.types", "magic", "protocols", "services", "host.conf", "gai.conf", "fonts",
-    "OpenCL", "vulkan", "glvnd", "gitconfig", "bash.bashrc", "inputrc", "terminfo",
+    "ld.so.cache", "ld.so.preload", "alternatives", "ssl", "pki", "crypto-policies", "passwd", "group", "nsswitch.conf",
+    "localtime", "fonts", "OpenCL", "vulkan", "glvnd",
 )  # fmt: skip
-ETC_NETWORK = ("resolv.conf", "hosts", "hostname")
-PROCESSORS = ("/sys/devices/system/cpu", "/sys/devices/system/node")  # how many there are: glibc and BLAS ask
+ETC_NETWORK = ("resolv.conf", "hosts", "host.conf", "gai.conf", "services", "protocols")
+PROCESSORS = ("/sys/devices/system",)  # how many there are: glibc and BLAS ask
 MOST_LINKS = 40  # as the kernel
 
 
@@ -48,7 +46,7 @@ def traced(path: str) -> tuple[str, dict[str, str]]:
             continue
         here = f"{real}/{part}"
         try:
-            says = os.readlink(here) if len(links) < MOST_LINKS else ""
+            says = str(Path(here).readlink()) if len(links) < MOST_LINKS else ""
         except OSError:  # no link, or nothing there
             says = ""
         if says:
@@ -79,7 +77,8 @@ def needed(network: bool, devices: bool) -> tuple[str, ...]:
 
 def named(walls: Walls) -> tuple[dict[str, Kind], dict[str, str]]:
     """What holds where, by real path; and the links that the names lead through. Of one path named in several lists
-    the strongest word holds: hidden, then write. What is hidden and does not exist is nowhere.
+    the strongest word holds: hidden, then write. What is hidden and does not exist is nowhere; /proc and /dev are
+    nobody's to name.
     """
     base: Iterable[str] = needed(walls.network, walls.devices)
     if walls.host:
@@ -94,7 +93,7 @@ def named(walls: Walls) -> tuple[dict[str, Kind], dict[str, str]]:
             real, through = traced(path)
             if kind != "hidden":
                 links |= through
-            if not within(real, "/proc") and (kind != "hidden" or is_folder(real) is not None):
+            if not (within(real, "/proc") or real == "/dev") and (kind != "hidden" or is_folder(real) is not None):
                 kinds[real] = kind
     return kinds, links
 
