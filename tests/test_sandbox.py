@@ -499,7 +499,7 @@ def test_there_is_no_more_to_write_to_than_was_said(tmp_path, scene):
     """Neither between the mounts, nor in what is empty because it is hidden."""
     script = """
 import os
-for place in "/", "/dev", "/run", "/etc", root + "/shown/inner/hidden", root + "/shown", root:
+for place in "/", "/dev", "/run", "/etc", root + "/shown/inner/hidden", root + "/shown", root + "/out":
     try: open(place + "/new", "w")
     except OSError: continue
     print(place)
@@ -512,7 +512,7 @@ print(os.listdir(root + "/shown/inner/hidden"))
 
 def test_nothing_outlives_a_keeper_that_is_killed(tmp_path, held):
     made = job(tmp_path)
-    script = f"import os, time; os.fork(); time.sleep(600)"
+    script = "import os, time; os.fork(); time.sleep(600)"
     step = Step("step", (sys.executable, "-c", script), 60.0, {}, "", Walls(read=PREFIXES, write=(made.dir,)))
 
     async def story():
