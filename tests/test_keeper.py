@@ -270,7 +270,7 @@ def test_only_the_word_opens_the_gate(word, status, tmp_path):
         "os.close(gate); assert os.read(writer, 1) == b'y'; os.write(writer, sys.argv[2].encode()); os.close(writer)\n"
         "sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))"
     )
-    command = [sys.executable, "-c", script, str(local.KEEPER.parent), word.decode()]
+    command = [sys.executable, "-c", script, str(Path(keeper.__file__).parent), word.decode()]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     assert (done.returncode, done.stdout) == (status, "ran\n" if status == 0 else "")
 

@@ -624,8 +624,8 @@ def test_an_ordinary_user_is_confined_too(monkeypatch, name):
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         root.chmod(0o755)
-        shutil.copy(sandbox.CONFINE, root / "confine.py")
-        monkeypatch.setattr(sandbox, "CONFINE", str(root / "confine.py"))
+        shutil.copy(confine.__file__, root / "confine.py")
+        monkeypatch.setattr(sandbox, "runnable", lambda _: str(root / "confine.py"))
         monkeypatch.setattr(sys, "executable", "/usr/bin/python3")
         for place in ("work", "secret"):
             (root / place).mkdir()

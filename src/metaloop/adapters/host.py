@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 from metaloop.adapters.keeper import hierarchies
 from metaloop.terms import Host
@@ -61,6 +62,12 @@ def program(name: str, cwd: str, path: str | None) -> str | None:
     if Path(name).name.startswith("python") and not Path(found).samefile(sys.executable):
         return _real_python(found, cwd) or found
     return found
+
+
+def runnable(module: ModuleType) -> str:
+    """A module's file, for an interpreter of our kind to run: compiled, where import has left it so."""
+    compiled = module.__cached__
+    return compiled if compiled and Path(compiled).is_file() else str(module.__file__)
 
 
 def _real_python(found: str, cwd: str) -> str:

@@ -20,14 +20,14 @@ from pathlib import Path
 
 import msgspec
 
-from metaloop.adapters import sandbox
+from metaloop.adapters import keeper, sandbox
+from metaloop.adapters.host import runnable
 from metaloop.adapters.keeper import starttime
 from metaloop.adapters.sandbox.places import within
 from metaloop.errors import ExecutorError, Refusal
 from metaloop.roles import GATE, Gone, Job, Outcome, Running, Step, StepOutcome
 from metaloop.terms import Rung
 
-KEEPER = Path(__file__).with_name("keeper.py")
 METRICS_CAP = 64 << 10
 BUSY = 75  # the launcher's exit code when another keeper serves the lane
 PATIENCE_S = 10.0  # how long a keeper may take to answer at all
@@ -452,7 +452,7 @@ class _Lane:
     async def _launch(self) -> None:
         """Returns when a keeper serves the lane, or somebody else's may."""
         self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        command = (interpreter(), "-I", "-S", str(KEEPER), str(self._path), f"{self._idle:f}")
+        command = (interpreter(), "-I", "-S", runnable(keeper), str(self._path), f"{self._idle:f}")
         pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
         launcher = await asyncio.create_subprocess_exec(
             *command, env={"PATH": os.defpath}, stdin=null, stdout=null, stderr=pipe, start_new_session=True

@@ -18,6 +18,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from metaloop.adapters import confine
+from metaloop.adapters.host import runnable
 from metaloop.adapters.sandbox import bubblewrap, seccomp
 from metaloop.adapters.sandbox.places import named
 from metaloop.errors import Refusal, UsageError
@@ -29,7 +30,6 @@ Level: TypeAlias = Literal["auto", "bubblewrap", "landlock", "none"]
 STATUS_FD, ARGS_FD, SECCOMP_FD = 4, 10, 11  # the first is the keeper's
 LOADER = ("GLIBC_TUNABLES", "GCONV_PATH", "LOCPATH")
 PATIENCE_S = 20.0
-CONFINE = str(Path(confine.__file__))
 
 
 class Confined(msgspec.Struct, frozen=True):
@@ -100,7 +100,7 @@ def _landlocked(
         "env": dict(env),
     }
     python = os.path.realpath(sys.executable)
-    return Confined((python, "-I", "-S", CONFINE, str(ARGS_FD), "--", *argv), {ARGS_FD: marshal.dumps(spec)})
+    return Confined((python, "-I", "-S", runnable(confine), str(ARGS_FD), "--", *argv), {ARGS_FD: marshal.dumps(spec)})
 
 
 # ---- which rungs there are -------------------------------------------------------------------------------------------
