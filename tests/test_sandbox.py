@@ -4,9 +4,11 @@ Each deed is done by a program without walls first, or the test proves nothing.
 """
 
 import asyncio
+import importlib
 import json
 import os
 import platform
+import py_compile
 import shutil
 import signal
 import socket
@@ -21,7 +23,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from metaloop.adapters import confine, keeper, sandbox
+from metaloop.adapters import confine, host, keeper, sandbox
 from metaloop.adapters.local import LocalExecutor
 from metaloop.adapters.sandbox import bubblewrap, places, seccomp
 from metaloop.errors import Refusal, UsageError
@@ -503,7 +505,7 @@ for place in "/", "/dev", "/run", "/etc", root + "/shown/inner/hidden", root + "
     try: open(place + "/new", "w")
     except OSError: continue
     print(place)
-print(os.listdir(root + "/shown/inner/hidden"))
+print(os.listdir(root + "/shown/inner/hidden") + (os.listdir("/run") if os.path.isdir("/run") else []))
 """
     for host in (False, True):
         step = python(tmp_path, rung("bubblewrap"), f"root = {scene['root']!r}" + script, walls(scene, host))
@@ -617,7 +619,8 @@ def test_more_words_than_bubblewrap_takes_are_refused(tmp_path):
 
 @pytest.mark.skipif(os.getuid() != 0, reason="every other test has an ordinary user already")
 @pytest.mark.parametrize("name", ["bubblewrap", "landlock"])
-def test_an_ordinary_user_is_confined_too(monkeypatch, name):
+@pytest.mark.parametrize("host", [False, True], ids=["named", "host"])
+def test_an_ordinary_user_is_confined_too(monkeypatch, name, host):
     if name == "landlock" and not os.access("/usr/bin/python3", os.X_OK):
         pytest.skip("root may read anything, others no interpreter")
     found = rung(name)
@@ -632,7 +635,11 @@ def test_an_ordinary_user_is_confined_too(monkeypatch, name):
             os.chown(root / place, 65534, 65534)
             (root / place / "key").write_text("s3cret")
         script = f"cat {root}/secret/key; echo x > {root}/secret/x; cat {root}/work/key; echo y > {root}/work/y; id -u"
-        command = sandbox.confined(("sh", "-c", script), "/", Walls(write=(f"{root}/work",)), found)
+        closed = root / "closed"  # may be passed through, not listed: what is hidden there is looked for in vain
+        closed.mkdir(mode=0o711)
+        (closed / "key").touch()
+        walls = Walls(host, (), (f"{root}/work",), (f"{root}/secret", f"{closed}/key", "/root"), scratch=None)
+        command = sandbox.confined(("sh", "-c", script), "/", walls, found)
         assert by_nobody(command) == "s3cret65534\n"
         assert [(root / "work/y").exists(), (root / "secret/x").exists()] == [True, False]
 
@@ -674,6 +681,20 @@ def test_the_highest_rung_is_taken_and_none_is_lowered_in_silence(monkeypatch):
     finally:
         for cached in (sandbox._bubblewrap, sandbox._landlock):
             cached.cache_clear()
+
+
+def test_a_compiled_file_of_another_source_is_not_run(tmp_path, monkeypatch):
+    """Where none may be written, import goes by the source, and the old one stays beside it."""
+    monkeypatch.syspath_prepend(tmp_path)
+    source = tmp_path / "metaloop_test_module.py"
+    source.write_text("x = 1\n")
+    compiled = py_compile.compile(str(source))
+    module = importlib.import_module("metaloop_test_module")
+    assert host.runnable(module) == compiled
+    source.write_text("x = 22\n")
+    assert host.runnable(module) == str(source)
+    Path(compiled).unlink()
+    assert host.runnable(module) == str(source)
 
 
 # ---- the filter ------------------------------------------------------------------------------------------------------

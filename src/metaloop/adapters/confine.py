@@ -94,13 +94,21 @@ def spread(path: str, kind: str, rights: int, kinds: dict[str, str]) -> Iterator
         yield path, rights
         return
     yield path, READ_DIR
-    for name in os.listdir(path):
+    for name in listed(path):
         inner = path.rstrip("/") + "/" + name
         if inner not in kinds and not os.path.islink(inner):
             if any(within(other, inner) for other in below):
                 yield from spread(inner, kind, rights, kinds)
             else:
                 yield inner, rights
+
+
+def listed(path: str) -> list[str]:
+    """What is in a folder; nothing where it is closed to us, or not there."""
+    try:
+        return os.listdir(path)
+    except OSError:
+        return []
 
 
 def check(result: int, what: str) -> int:

@@ -4,8 +4,10 @@ import os
 import platform
 import resource
 import shutil
+import struct
 import subprocess
 import sys
+from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 from types import ModuleType
 
@@ -65,9 +67,19 @@ def program(name: str, cwd: str, path: str | None) -> str | None:
 
 
 def runnable(module: ModuleType) -> str:
-    """A module's file, for an interpreter of our kind to run: compiled, where import has left it so."""
-    compiled = module.__cached__
-    return compiled if compiled and Path(compiled).is_file() else str(module.__file__)
+    """A module's file, for an interpreter of our kind to run: compiled, where import has left it so.
+
+    A compiled file that is not of this source is not run: one who may write none leaves the old one there.
+    """
+    source = Path(str(module.__file__))
+    try:
+        found = source.stat()
+        with open(module.__cached__ or "", "rb") as file:
+            head = struct.unpack("<4s3I", file.read(16))
+    except (OSError, struct.error):
+        return str(source)
+    fresh = (MAGIC_NUMBER, 0, int(found.st_mtime) & 0xFFFFFFFF, found.st_size & 0xFFFFFFFF)
+    return str(module.__cached__) if head == fresh else str(source)
 
 
 def _real_python(found: str, cwd: str) -> str:
