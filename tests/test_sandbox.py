@@ -23,7 +23,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from metaloop.adapters import confine, host, keeper, sandbox
+from metaloop.adapters import confine, keeper, sandbox
+from metaloop.adapters.host import runnable
 from metaloop.adapters.local import LocalExecutor
 from metaloop.adapters.sandbox import bubblewrap, places, seccomp
 from metaloop.errors import Refusal, UsageError
@@ -484,7 +485,8 @@ def test_what_it_adds_to_the_disk_is_limited(tmp_path, name, script):
     walls = Walls(read=(str(tmp_path / "cwd"),), write=(str(tmp_path / "cwd/own"),))
     step = python(tmp_path, rung(name), script, walls, limits=Limits(disk=8 << 20), cwd=str(tmp_path / "cwd"))
     assert step.limit == "disk"
-    assert time.monotonic() - began < 2.5
+    assert time.monotonic() - began < 5
+    assert len([*tmp_path.glob("*/home/*"), *tmp_path.glob("cwd/own/?*")]) > 16, "ended before it added much"
     assert sum(file.stat().st_size for file in tmp_path.rglob("*") if file.is_file()) < (9 + 8 + 20) << 20
 
 
@@ -690,11 +692,11 @@ def test_a_compiled_file_of_another_source_is_not_run(tmp_path, monkeypatch):
     source.write_text("x = 1\n")
     compiled = py_compile.compile(str(source))
     module = importlib.import_module("metaloop_test_module")
-    assert host.runnable(module) == compiled
+    assert runnable(module) == compiled
     source.write_text("x = 22\n")
-    assert host.runnable(module) == str(source)
+    assert runnable(module) == str(source)
     Path(compiled).unlink()
-    assert host.runnable(module) == str(source)
+    assert runnable(module) == str(source)
 
 
 # ---- the filter ------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ Not covered, for Landlock knows nothing of it, and there is no file system or pr
 - Command lines of other processes can be read (their environment and memory cannot); below version 6 they can be sent
   signals, the keeper first, and abstract sockets reached.
 - Sockets with a path can be connected to, of the machine's services too, below version 9.
-- Message queues and shared memory of System V are the machine's.
+- Message queues and shared memory of System V are the machine's. No terminal can be opened, new ones neither.
 - In a folder with something weaker below (hidden, or to be read in one to be written), what was not there at the start
   can be neither read nor made. Such folders are opened entry by entry.
 - Without a network there is no loopback either; TCP is denied from version 4 on, the rest by the filter alone.
@@ -44,7 +44,8 @@ MAKE_CHAR, MAKE_BLOCK, REFER, TRUNCATE, IOCTL_DEV, RESOLVE_UNIX = 1 << 6, 1 << 1
 OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV | RESOLVE_UNIX
 READ = EXECUTE | READ_FILE | READ_DIR
 DEVICE = READ_FILE | WRITE_FILE | IOCTL_DEV
-DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts")
+DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+TERMINALS = ("pts", "ptmx", "tty", "vcs", "console")  # of the user, who types there
 LAST_CAPABILITY = 63
 LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -83,7 +84,8 @@ def allowed(kinds: dict[str, str], devices: bool) -> Iterator[tuple[str, int]]:
             mode = os.stat("/dev/" + name).st_mode
         except OSError:
             continue
-        if name not in ("shm", "mqueue") and not stat.S_ISBLK(mode):
+        private = name in ("shm", "mqueue") or (name not in DEVICES and name.startswith(TERMINALS))
+        if not private and not stat.S_ISBLK(mode):
             yield "/dev/" + name, DEVICE | READ_DIR
 
 

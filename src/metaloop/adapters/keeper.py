@@ -23,8 +23,8 @@ descriptor 4 where the program in it is, and how that ended. `own`, as plain: pl
 growth counts for the limit `disk`.
 limits: grace (seconds between SIGTERM and SIGKILL), out_cap (bytes kept of each stream: head and tail), out_total (how
 many written bytes end the step; off without), metrics_cap (bytes), memory (bytes) and processes through a cgroup where
-one is writable, files (descriptors of a process), disk (bytes that those may grow by, looked at while it
-runs, and the size of any file). `enforced` says which of memory, processes, files and disk held.
+one is writable, files (descriptors of a process), disk (bytes that the job's folders may grow by, looked
+at while it runs, and the size of any file). `enforced` says which of memory, processes, files and disk held.
 
 An error nobody expected is not handled: the keeper dies, the first process dies with it, the next keeper of the lane
 kills what is left (by cgroup, or by METALOOP_LANE in its environment), and the answer for that job is "gone".
@@ -667,10 +667,13 @@ class Gauge:
     def walked(self) -> Iterator[bool]:
         """One step an entry. A path too long to be followed is over any limit: nobody but to hide makes those."""
         todo = list(self.folders)
-        devices = {os.lstat(folder).st_dev for folder in todo if os.path.isdir(folder)}
+        devices: set[int] = set()
         while todo:
             try:
-                with os.scandir(todo.pop()) as entries:
+                folder = todo.pop()
+                if folder in self.folders:
+                    devices.add(os.lstat(folder).st_dev)
+                with os.scandir(folder) as entries:
                     for entry in entries:
                         self.add(entry, todo, devices)
                         yield True

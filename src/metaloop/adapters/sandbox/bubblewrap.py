@@ -6,9 +6,10 @@ services listen, and what is hidden. User and file owners are the caller's, with
 and is closed to them stays closed, to root as well.
 
 Not covered. A socket in a folder that is shown can be connected to, read-only or not: show no folder with sockets of
-services. With the network on, that includes the machine's abstract sockets. What is hidden must exist when the step
-begins. A hidden file with another name (a hard link) can be read by that name. What is mounted on the machine later
-appears as it is there. `devices` shows all of /dev but block devices, terminals and message queues. PWD is set.
+services. With the network on, that includes the machine's abstract sockets. What is hidden must exist when the job is
+started. A hidden file with another name (a hard link) can be read by that name. What is mounted on the machine later
+appears as it is there. `devices` shows all of /dev but block devices, pseudo-terminals and message queues: consoles
+too, to who owns them. PWD is set.
 """
 
 import functools
