@@ -168,6 +168,65 @@ def test_a_person_sets_a_gate_on_a_branch_while_it_grows_and_takes_it_away(tmp_p
     assert made("audit").code == 0
 
 
+def test_a_gate_that_could_not_be_started_is_refused_before_it_is_one(tmp_path: Path) -> None:
+    """A program that is not there, or that candidates do not have, as theirs is what was there at the start; what they
+    have is one, by its path in their own folder.
+    """
+    made = shop(tmp_path)
+    (made.folder / "own.sh").write_text("#!/bin/sh\nexit 1\n")
+    (made.folder / "own.sh").chmod(0o755)
+    ideas(made, FASTER[0])
+    made.write(controller={"max_iterations": 1})
+    assert made.run().code == 0
+    for name in ("late.sh", "late.py"):
+        (made.folder / name).write_text("#!/bin/sh\nexit 1\n")
+        (made.folder / name).chmod(0o755)
+    for command, said in (
+        (["nope"], "'nope' is not on PATH"),
+        (["/nope/nope"], "'/nope/nope' is not in "),
+        (["./nope"], "candidates, who have what was there when the study began, have none at './nope'"),
+        (["./late.sh"], "have none at './late.sh'; give a full path"),
+        (["./bench.py"], "expected a program that can be run, and candidates"),
+        ([sys.executable, "late.py"], "expected a script, and candidates"),
+    ):
+        done = made("steer", "study.yaml", "gate", "a", "--", *command)
+        assert (done.code, said in done.err, done.err.count("\n")) == (2, True, 1), done.err
+
+
+def test_a_gate_that_could_not_be_started_is_not_held_against_the_candidate(tmp_path: Path) -> None:
+    """As where its interpreter is gone: the failure is one of what measures, and says so."""
+    tool = tmp_path / "tool"
+    tool.write_text("#!/no/such/interpreter\n")
+    tool.chmod(0o755)
+    made = gated(tmp_path, {"name": "odd", "cmd": [str(tool)]}, evaluation={"baseline_repeats": 0})
+    ideas(made, FASTER[0])
+    made.run()
+    (row,) = made.rows()
+    assert (row["verdict"], row["failure"]) == ("failed", "evaluation")
+    assert row["reason"].startswith(f"gate odd could not be started: '{tool}'")
+
+
+def test_the_reason_of_a_failed_gate_is_the_line_that_tells_most(tmp_path: Path) -> None:
+    """The last of stderr; without one, of what it printed, where a test runner marks it before its summary."""
+    made = gated(
+        tmp_path,
+        gate("both", "import sys; sys.path.insert(0, 'src'); import model; print('out')\n"
+             "if model.RATE == .2: sys.exit('err')"),
+        gate("plain", "import sys; sys.path.insert(0, 'src'); import model; print('printed')\n"
+             "if model.RATE == .3: sys.exit(1)"),
+        gate("tests", "import sys; sys.path.insert(0, 'src'); import model\n"
+             "print('E   assert 1 == 2\\nFAILED t.py::test_a - assert 1 == 2\\n1 failed in 0.1s\\n\\n')\n"
+             "sys.exit(model.RATE != .1)"),
+    )  # fmt: skip
+    ideas(made, *(block("src/model.py", "RATE = 0.1", f"RATE = 0.{n}") for n in (2, 3, 4)))
+    assert made.run().code in (0, 4)
+    assert [row["reason"] for row in made.rows()[1:]] == [
+        "gate both ended with exit code 1: err",
+        "gate plain ended with exit code 1: printed",
+        "gate tests ended with exit code 1: FAILED t.py::test_a - assert 1 == 2",
+    ]
+
+
 @pytest.mark.parametrize(
     ("args", "said"),
     [

@@ -572,17 +572,60 @@ def commands(terms: Terms) -> list[tuple[str, tuple[str, ...]]]:
     return [(key, command) for key, command in all_of_them if command]
 
 
+def gate_command(terms: Terms, folder: Path, command: Sequence[str]) -> tuple[str, ...]:
+    """The command of a gate for the study in `folder`, its program found as those of a study file are; one in the
+    candidates' own directory stays as it is. Raises UsageError for what could not be started there.
+    """
+    cwd = os.path.normpath(folder.absolute().parent.parent / terms.workdir)
+    path = terms.env.get("PATH", os.environ.get("PATH", os.defpath) if "PATH" in terms.env_allow else os.defpath)
+    name = command[0]
+    theirs = [(name, True)] if terms.mutable and os.sep in name and not Path(name).is_absolute() else []
+    found = name if theirs else program(name, cwd, path)
+    if found is None:
+        raise UsageError(f"gate: {_absent(name, cwd)}")
+    if len(command) > 1 and _is_script(found, command[1]):
+        if terms.mutable and not Path(command[1]).is_absolute():
+            theirs.append((command[1], False))
+        elif not Path(cwd, command[1]).is_file():
+            raise UsageError(f"gate: expected a script; {command[1]!r} is not in {cwd}")
+    if theirs:
+        _refuse_absent(terms, folder, Path(cwd), theirs)
+    return (found, *command[1:])
+
+
+def _refuse_absent(terms: Terms, folder: Path, root: Path, names: Sequence[tuple[str, bool]]) -> None:
+    """Raises UsageError for a file that candidates do not have, or that is to be run and cannot be."""
+    from metaloop.adapters.candidates import owned
+
+    has = owned(folder / "base.git", terms, root)
+    for name, runs in names:
+        if not has(name, runs):
+            what = "a program that can be run" if runs else "a script"
+            raise UsageError(
+                f"gate: expected {what}, and candidates, who have what was there when the study began, have none at "
+                f"{name!r}; give a full path"
+            )
+
+
+def _is_script(found: str, word: str) -> bool:
+    return Path(found).name.startswith("python") and word.endswith(".py")
+
+
 def _missing_script(found: str, command: tuple[str, ...], cwd: str) -> str | None:
     """The script that a python is to run, where there is no such file."""
-    if not Path(found).name.startswith("python") or len(command) < 2 or not command[1].endswith(".py"):
+    if len(command) < 2 or not _is_script(found, command[1]):
         return None
     return None if Path(cwd, command[1]).is_file() else command[1]
 
 
 def _no_program(file: "StudyFile", key: str, name: str, cwd: str) -> ConfigError:
+    return _fault(file, key, _absent(name, cwd))
+
+
+def _absent(name: str, cwd: str) -> str:
     where = f"in {cwd}" if os.sep in name else "on PATH"
     hint = "; this machine has python3" if name == "python" and program("python3", cwd, os.environ.get("PATH")) else ""
-    return _fault(file, key, f"expected a program that can be run; {name!r} is not {where}{hint}")
+    return f"expected a program that can be run; {name!r} is not {where}{hint}"
 
 
 def _fault(file: "StudyFile", key: str, message: str) -> ConfigError:

@@ -277,12 +277,15 @@ class Ran(Value, frozen=True, tag="ran"):
 
 
 class Failed(Value, frozen=True, tag="failed"):
-    """The run gave no score. There is no number here on purpose. `tail`: the end of what it wrote to stderr."""
+    """The run gave no score. There is no number here on purpose. `tail`: the end of what it wrote to stderr; of what it
+    printed, where a gate or a check wrote nothing else. `gate`: the name of the one that it failed at.
+    """
 
     kind: FailureKind
     reason: str
     seconds: float = 0.0
     tail: str = ""
+    gate: str = ""
 
 
 class Pruned(Value, frozen=True, tag="pruned"):

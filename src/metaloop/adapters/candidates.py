@@ -8,13 +8,13 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from metaloop.adapters.workspace.base import FILE, PROGRAM, Base, without
+from metaloop.adapters.workspace.base import FILE, PROGRAM, Base, parents, without
 from metaloop.adapters.workspace.files import is_folder
 from metaloop.adapters.workspace.git import blob, contents, repository
 from metaloop.adapters.workspace.links import MOST
 from metaloop.adapters.workspace.places import STUDY, clear
 from metaloop.adapters.workspace.slots import SCORING, Slots
-from metaloop.adapters.workspace.snapshots import relinked
+from metaloop.adapters.workspace.snapshots import opened, relinked
 from metaloop.edits.contract import Contract, covers
 from metaloop.errors import UsageError
 from metaloop.events import Based
@@ -57,6 +57,23 @@ def _is_text(path: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def owned(repo: Path, terms: Terms, root: Path) -> Callable[[str, bool], bool]:
+    """Whether candidates have a file of their own at a path, by the base or a link; where asked for, one that runs."""
+    base = opened(repo)
+
+    def has(name: str, runs: bool) -> bool:
+        path = os.path.normpath(name)
+        if any(covers(glob, path) for glob in terms.private):
+            return False
+        if (entry := base.files.get(path)) is not None:
+            return not (runs and entry.mode == FILE)
+        linked = relinked(root, base, ignore=[repo.parent.parent]).linked
+        there = any(above in linked for above in (path, *parents(path)))
+        return there and os.access(root / path, os.X_OK if runs else os.R_OK)
+
+    return has
 
 
 class Candidates:

@@ -9,7 +9,6 @@ import contextlib
 import getpass
 import os
 import re
-import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,8 +19,9 @@ from msgspec.structs import replace
 
 from metaloop.adapters.inbox import put, request_id, withdraw
 from metaloop.adapters.ledger import controller, open_ledger, read_ledger
-from metaloop.cli.find import folder
+from metaloop.cli.find import Opened, read
 from metaloop.cli.output import clean, say, shown, tell, tell_json
+from metaloop.config import gate_command
 from metaloop.engine import commit
 from metaloop.errors import StudyBusy, UsageError
 from metaloop.events import Directed, Entry
@@ -72,13 +72,14 @@ def steer(
     Exit code 0: it stands in the ledger; 2: it makes no sense, and nothing was done; 75: the controller has not taken
     it up yet.
     """
-    where = folder(study)
+    opened = read(study)
+    where = opened.folder
     request = _request(op, text, why, by or _me(), trial)
     if op == "gate":
-        request = replace(request, text="", gate=_gate(text, command, phase, timeout_s))
+        request = replace(request, text="", gate=_gate(opened, text, command, phase, timeout_s))
     elif command:
         raise UsageError(f"{op}: expected nothing after {text!r}, found {command[0]!r}")
-    _sensible(fold(read_ledger(where)), request, where)
+    _sensible(opened.study, request, where)
     entry, pid = _through_inbox(where, request)
     if entry is None and pid is None:
         entry = _under_lease(where, request)
@@ -109,7 +110,9 @@ def _request(op: Op, text: str | None, why: str, by: str, trial: int | None) -> 
 GATES = {"gate": " -- python -m pytest -q"}
 
 
-def _gate(name: str | None, command: Sequence[str], phase: Literal["pre", "post"], timeout_s: float) -> Gate:
+def _gate(
+    opened: Opened, name: str | None, command: Sequence[str], phase: Literal["pre", "post"], timeout_s: float
+) -> Gate:
     """The gate. Raises UsageError for one that no study file could have."""
     if not re.fullmatch(GATE_NAME, name or ""):
         raise UsageError(f"gate: expected a name of letters, digits, - and _, of at most 40; found {name!r}")
@@ -119,10 +122,7 @@ def _gate(name: str | None, command: Sequence[str], phase: Literal["pre", "post"
         raise UsageError(f"gate: expected --timeout-s above 0, found {timeout_s:g}")
     for word in command:
         _fit("the command", word)
-    found = shutil.which(command[0]) if "/" not in command[0] else command[0]
-    if found is None:
-        raise UsageError(f"gate: expected a program that can be run; {command[0]!r} is not on PATH")
-    return Gate(name or "", (found, *command[1:]), phase, timeout_s)
+    return Gate(name or "", gate_command(opened.study.the_terms, opened.folder, command), phase, timeout_s)
 
 
 def _fit(name: str, words: str) -> None:

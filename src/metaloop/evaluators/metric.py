@@ -5,7 +5,10 @@ Scores by task may stand beside the metrics in a JSON object, as `"tasks": {"ID"
 Where a number may stand, best first: the evaluator's own output if there is an `eval_cmd`, and only there; the metrics
 file (one JSON object); lines of stdout that are exactly `name=number`, `name: number` or `METRIC name=number`, or a
 last line that is one JSON object. The last value of a name wins; two different ones are a warning. stderr is never
-read.
+read for numbers.
+
+What a failed step said last is the last line of its stderr that is not empty. A gate or a check that wrote none is
+quoted from stdout: the last line that begins with FAILED, ERROR or E, as test runners mark what failed; else the last.
 """
 
 import json
@@ -30,6 +33,10 @@ TASKS = 1000
 
 _LINE = re.compile(r"(?:METRIC[ \t]+)?([^\s=:]{1,200})[ \t]*[=:][ \t]*(\S{1,100})[ \t]*")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", re.ASCII)
+_MARKED = re.compile(r"(?:FAILED|ERROR|E)\s")
+_UNSTARTED = "metaloop: cannot start "
+"""What the keeper writes on the stderr of a step whose program it could not run."""
+
 _SYNTAX = re.compile(r"^(?:SyntaxError|IndentationError|ModuleNotFoundError|ImportError|NameError)\b", re.MULTILINE)
 
 
@@ -49,7 +56,9 @@ def reader(terms: Terms) -> Callable[[Outcome], Ran | Failed]:
         for step in outcome.steps:
             if (failure := _broken(step, ran=last.name in ("train", "evaluate"))) is not None:
                 kind, reason = failure
-                return Failed(kind, reason, seconds, step.stderr[-TAIL:])
+                tail = step.stderr if step.stderr.strip() or not _judges(step) else step.stdout
+                gate = step.name.removeprefix(GATE) if step.name.startswith(GATE) else ""
+                return Failed(kind, reason, seconds, tail[-TAIL:], gate)
             last = last if step.name.startswith(GATE) else step
         if last.name == "prepare":  # it is not measured
             return Ran({}, seconds)
@@ -73,7 +82,8 @@ def reader(terms: Terms) -> Callable[[Outcome], Ran | Failed]:
 
 def _broken(step: StepOutcome, ran: bool) -> tuple[FailureKind, str] | None:
     """Why a step gave nothing that can be believed, whatever it printed. A gate that is not passed before the candidate
-    `ran` is one of the build: the same idea may do better; after that, it is one of the idea.
+    `ran` is one of the build: the same idea may do better; after that, it is one of the idea. One that could not
+    even be started says nothing of either.
     """
     name = step.name.replace(GATE, "gate ", 1)
     if step.limit is not None:
@@ -84,14 +94,32 @@ def _broken(step: StepOutcome, ran: bool) -> tuple[FailureKind, str] | None:
         return "limit", told.get(step.limit, f"{name} went over its limit of {step.limit}")
     if step.exit == 0:
         return None
+    if step.name.startswith(GATE) and step.exit in (126, 127) and step.stderr.startswith(_UNSTARTED):
+        why = step.stderr.removeprefix(_UNSTARTED).strip()
+        return "evaluation", f"{name} could not be started: {why[:300]}"
     how = f"exit code {step.exit}" if step.exit is not None else f"signal {step.signal}"
-    said = next((line.strip() for line in reversed(step.stderr.splitlines()) if line.strip()), "")
+    said = _said(step)
     reason = f"{name} ended with {how}" + (f": {said[:300]}" if said else "")
-    if step.name == "check" or step.name.startswith(GATE):
+    if _judges(step):
         return "hypothesis" if ran else "build", reason
     if step.name in ("evaluate", "holdout"):
         return "evaluation", reason
     return ("build" if step.exit in (126, 127) or _SYNTAX.search(step.stderr) else "hypothesis"), reason
+
+
+def _judges(step: StepOutcome) -> bool:
+    """Whether it is there to pass or to fail, and not to be measured: what it prints is its reason."""
+    return step.name == "check" or step.name.startswith(GATE)
+
+
+def _said(step: StepOutcome) -> str:
+    """The line that tells most of why a step failed; empty where there is none."""
+    lines = [line.strip() for line in step.stderr.splitlines() if line.strip()]
+    if lines or not _judges(step):
+        return lines[-1] if lines else ""
+    printed = [line.strip() for line in step.stdout.splitlines() if line.strip()]
+    marked = [line for line in printed if _MARKED.match(line)]
+    return (marked or printed or [""])[-1]
 
 
 def _problem(objective: Objective, needed: Sequence[str], found: "_Found", outcome: Outcome) -> str:
