@@ -191,6 +191,40 @@ def test_a_gate_that_could_not_be_started_is_refused_before_it_is_one(tmp_path: 
     ):
         done = made("steer", "study.yaml", "gate", "a", "--", *command)
         assert (done.code, said in done.err, done.err.count("\n")) == (2, True, 1), done.err
+    assert made("steer", "study.yaml", "gate", "a", "--", "./own.sh").code == 0
+
+
+@pytest.mark.parametrize("order", ["free", "strict"])
+@pytest.mark.parametrize(
+    ("window", "ended"), [(4, "4 of the last 4 trials failed"), (8, "nothing is left to try")], ids=["rate", "all"]
+)
+def test_what_failed_at_a_gate_that_was_taken_away_is_as_if_it_had_not_been_tried(
+    tmp_path: Path, order: str, window: int, ended: str
+) -> None:
+    """Both may be asked of a study that is over; then the same command goes on, and tries all of it again."""
+    made = shop(tmp_path)
+    made.write(controller={"max_iterations": 1, "order": order, "failure_rate_limit": 0.9,
+                           "failure_window": window, "no_improve_limit": 5})  # fmt: skip
+    ideas(made, *(block("src/model.py", "RATE = 0.1", f"RATE = 0.{n}") for n in (9, 2, 3, 4, 5)))
+    assert made.run().code == 0
+    asked = made("steer", "study.yaml", "gate", "no", "--by", "anna", "--", "false")
+    assert asked.code == 0, asked.err
+    done = made.run("--max-iterations", "20")
+    assert ended in done.out, done.out
+    assert ("steer .metaloop/s ungate no" in done.out) == (window == 4), done.out
+    failed = [row["by"] for row in made.rows() if row["verdict"] == "failed"]
+    assert failed == [f"patches: 0{n}.txt" for n in range(2, 6)]
+    assert "nothing to do" in made.run("--max-iterations", "20").err
+    asked = made("steer", "study.yaml", "ungate", "no", "--by", "ben")
+    assert (asked.code, "may be tried again" in asked.out) == (0, True), asked.err
+    assert made.run("--max-iterations", "20").code == 0
+    again = made.rows()[2 + len(failed) :]
+    assert [row["by"] for row in again] == failed
+    assert [row["value"] for row in again] == pytest.approx([0.2, 0.3, 0.4, 0.5])
+    assert "nothing to do" in made.run("--max-iterations", "20").err
+    assert made("audit").code == 0
+    twice = made("run-one", "study.yaml", "--diff", str(tmp_path / "ideas/05.txt"))
+    assert f"the same as trial {again[-1]['trial']}" in twice.out, twice
 
 
 def test_a_gate_that_could_not_be_started_is_not_held_against_the_candidate(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ from metaloop.plan import Act, AskModel, Close, OpenRound, Settle, StartRun, Sto
 from metaloop.policies.told import said, told
 from metaloop.roles import Executor, Gone, Ledger, Model, Outcome, Running, Thought, Watch, Workspace
 from metaloop.study import PREPARE, STARTS, Run, Study, evolve, fold, more_is_there
-from metaloop.terms import PATCHES, Rung, Terms
+from metaloop.terms import Gate, PATCHES, Rung, Terms
 from metaloop.values import Failed, Pruned, Ran, Result, Stopped, Value
 
 GRACE_S = 5.0
@@ -424,15 +424,21 @@ class Engine:
             self._append(Started(act.trial, act.run, attempt, lane, ""), Finished(act.trial, act.run, attempt, failed))
             self._bell.set()
             return False
+        gates = self._gates(act)
         wanted = job(self.study, act.trial, act.run, attempt=attempt, lane=lane, nonce=world.nonce(), where=where)
         handle = await world.executor.start(wanted)
         at = self.at
-        if self._until is not None or act not in plan(self.study, at):  # an interrupt, a stop, or the end of time
+        unwanted = self._until is not None or act not in plan(self.study, at)  # an interrupt, a stop, the end of time
+        if unwanted or gates != self._gates(act):
             await world.executor.stop(handle)
             return False
         self._append(Started(act.trial, act.run, attempt, lane, handle), at=at)
         await world.executor.release(handle)
         return True
+
+    def _gates(self, act: StartRun) -> tuple[Gate, ...]:
+        """What a run has to pass, as the ledger says it where its start stands."""
+        return () if act.trial == PREPARE or act.run else self.study.gates_of(act.trial)
 
     async def _follow(self, act: StartRun, handle: str) -> Outcome | Gone:
         """Until the run is over. What it reports on its way is recorded, where somebody listens."""

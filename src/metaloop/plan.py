@@ -6,6 +6,7 @@ Acts come in two kinds: those that only think (`OpenRound`, `Think`, `Settle`, `
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Literal, TypeAlias
 
@@ -16,7 +17,7 @@ from metaloop.events import Role, Stage
 from metaloop.flow import Runs
 from metaloop.forecast import doomed
 from metaloop.roles import Ending
-from metaloop.study import FAULTS, PREPARE, Round, Study, Tally
+from metaloop.study import FAULTS, PREPARE, Round, Study, Tally, Trial
 from metaloop.values import Failed, Ran
 
 AHEAD = 8
@@ -325,9 +326,9 @@ def enough(study: Study, tally: Tally | None = None) -> Ending | None:
     if tally.exhausted:
         return Ending("exhausted", tally.exhausted)
     if _failing(study, tally):
-        commonest = f"; most often: {tally.failures[0][0]}" if tally.failures else ""
-        failed = sum(tally.recent)
-        return Ending("failure_rate", f"{failed} of the last {len(tally.recent)} trials failed{commonest}")
+        reasons = [getattr(trial.result, "reason", "") for trial in window(study, tally) if trial.failed]
+        commonest = "".join(f"; most often: {reason}" for reason, _ in Counter(reasons).most_common(1))
+        return Ending("failure_rate", f"{len(reasons)} of the last {len(tally.recent)} trials failed{commonest}")
     if bounds.no_improve_limit and tally.since_best >= bounds.no_improve_limit:
         return Ending("no_improvement", f"{tally.since_best} trials in a row were no improvement")
     if bounds.forecast and (said := _forecast(study, tally)):
@@ -350,5 +351,11 @@ def _hopeless(study: Study) -> bool:
 
 def _failing(study: Study, tally: Tally) -> bool:
     """Only a full window counts: 7 of 8 is a rate, 7 of 7 is a start."""
-    full = len(tally.recent) >= study.bounds.failure_window
-    return full and sum(tally.recent) / len(tally.recent) >= study.bounds.failure_rate_limit
+    trials = window(study, tally)
+    full = len(trials) >= study.bounds.failure_window
+    return full and sum(trial.failed for trial in trials) / len(trials) >= study.bounds.failure_rate_limit
+
+
+def window(study: Study, tally: Tally) -> list[Trial]:
+    """The trials that the failure rate is of: not those that failed at a gate that holds no more."""
+    return [study.trials[number] for number in tally.recent if number not in study.freed]

@@ -1,5 +1,6 @@
 """A study as rows, for people and tools: one row a trial, with a status, a decision and what it was compared with."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Literal, TypeAlias
 
@@ -289,6 +290,12 @@ def totals(study: Study) -> Totals:
         )
     settled = sum(trial.decided_at is not None for trial in study.trials.values())
     return Totals(len(study.trials), settled, counts, study.fallbacks, again)
+
+
+def most_failed_at(study: Study) -> str:
+    """The gate at which most of the newest trials failed that failed at one which still holds; empty without any."""
+    recent = (study.trials[number].gate for number in study.tally.recent if number not in study.freed)
+    return next((name for name, _ in Counter(filter(None, recent)).most_common(1)), "")
 
 
 def gates(study: Study) -> Iterator[str]:

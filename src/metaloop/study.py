@@ -195,6 +195,11 @@ class Trial(Struct, gc=False):
         return isinstance(self.result, (Failed, Refusal))
 
     @property
+    def gate(self) -> str:
+        """The name of the gate that it failed at; empty for all else."""
+        return self.result.gate if isinstance(self.result, Failed) else ""
+
+    @property
     def verdict(self) -> Verdict:
         if self.decided_at is None:
             return "open"
@@ -242,14 +247,16 @@ class Round(Struct):
 
 
 class Tally(Value, frozen=True):
-    """The counters that guards look at, as they stood when some round was decided."""
+    """The counters that guards look at, as they stood when some round was decided. `recent`: the newest settled trials
+    of the search; `best_at`: the place of the newest that was better.
+    """
 
     place: int = 0
     settled: int = 0
     since_best: int = 0
     measured: int = 0
-    recent: tuple[bool, ...] = ()
-    failures: tuple[tuple[str, int], ...] = ()
+    best_at: int = 0
+    recent: tuple[int, ...] = ()
     incumbent: int | None = None
     leads: int | None = None
     best: float | None = None
@@ -365,6 +372,10 @@ class Study:
         self.dropped: dict[int, int] = {}
         """Trials that were kept for looking better and are no longer, by number: since which place."""
         self.keys: dict[str, int] = {}
+        self.freed: dict[int, int] = {}
+        """Trials that failed at a gate that holds no more, by number: since which place."""
+        self.again: dict[int, int] = {}
+        """Which trial had the candidate of one of those anew."""
         self.tree = ""
         self.base: dict[str, str] = {}
         """Of a code study: the content hash of its folder; by path, the digests of the files that may be changed."""
@@ -401,6 +412,8 @@ class Study:
         self.alerts: list[str] = []
         self.gates: dict[str, tuple[Gate, int | None]] = {}
         """What has to be passed, by name: by every trial, or by this one and whatever grows from it."""
+        self.gated: dict[int, tuple[Gate, ...]] = {}
+        """What trials had to pass when they began, by number; not of those that had to pass nothing."""
         self.regated: list[Directed] = []
         """Gates that were set, and taken away, while the study ran."""
 
@@ -548,6 +561,8 @@ def evolve(study: Study, entry: Entry) -> None:
             run.attempt, run.lane, run.handle, run.running = event.attempt, event.lane, event.handle, True
             if event.trial != PREPARE and event.run != HELD_OUT and study.host:
                 study.trials[event.trial].fingerprint = study.host.fingerprint
+            if event.trial != PREPARE and event.run == 0 and (study.gates or event.trial in study.gated):
+                _gate(study, event.trial)
         case Finished():
             _finish(study, event, entry.place)
         case Measured():
@@ -703,7 +718,11 @@ def _propose(study: Study, event: Proposed | Refused, place: int) -> None:
     if isinstance(event, Refused):
         trial.refusal = event.refusal
     elif round.role != "baseline":
-        study.keys.setdefault(event.proposal.change.key(), event.trial)
+        before = study.keys.setdefault(event.proposal.change.key(), event.trial)
+        while before in study.again:
+            before = study.again[before]
+        if before != event.trial:
+            study.again[before] = event.trial
 
 
 def _ask_runs(study: Study, event: RunsAsked, place: int) -> None:
@@ -743,6 +762,8 @@ def _finish(study: Study, event: Finished, place: int) -> None:
         run.losses += 1
     if event.trial == PREPARE or not run.settled:
         return
+    if (trial := study.trials[event.trial]).gate and not event.run and not _holds(study, trial):
+        study.freed[event.trial] = place
     if event.run > 0 and isinstance(event.result, Ran):
         _compare(study, study.trials[event.trial].result, event.result, place)
     key = (event.trial, event.run)
@@ -795,7 +816,7 @@ def _decide(study: Study, event: Decided, place: int) -> None:
     results = [(study.trials[number], study.trials[number].result) for number in round.trials]
     # pruned and stopped ones say nothing of failure or progress
     settled = [trial for trial, result in results if isinstance(result, (Ran, Failed, Refusal))]
-    failed = [result.reason for _, result in results if isinstance(result, (Failed, Refusal))]
+    counted = [trial for trial in settled if trial.number not in study.freed]
     searched = round.role in ("search", "directed")
     progress = decision.provisional or (crowned and round.role != "proof")  # what a proof crowns was progress before
     incumbent = decision.crowned if crowned else before.incumbent
@@ -803,10 +824,10 @@ def _decide(study: Study, event: Decided, place: int) -> None:
     study.tally = Tally(
         place=place,
         settled=before.settled + len(settled) * searched,
-        since_best=0 if progress else before.since_best + len(settled) * searched,
+        since_best=0 if progress else before.since_best + len(counted) * searched,
+        best_at=place if progress else before.best_at,
         measured=before.measured + sum(study.trials[n].score is not None for n in round.trials) * searched,
         recent=_window(study, before.recent, settled if searched else []),
-        failures=_commonest(before.failures, failed) if failed else before.failures,
         incumbent=incumbent,
         leads=decision.leads,
         best=score.value if score else None,
@@ -865,15 +886,8 @@ def _curve(study: Study, curve: Curve, round: Round, settled: Sequence[Trial]) -
     return curve
 
 
-def _commonest(before: Sequence[tuple[str, int]], reasons: Sequence[str]) -> tuple[tuple[str, int], ...]:
-    failures = dict(before)
-    for reason in reasons:
-        failures[reason] = failures.get(reason, 0) + 1
-    return tuple(sorted(failures.items(), key=lambda item: -item[1])[:5])
-
-
-def _window(study: Study, recent: tuple[bool, ...], settled: Sequence[Trial]) -> tuple[bool, ...]:
-    return (*recent, *[trial.failed for trial in settled])[-study.bounds.failure_window :]
+def _window(study: Study, recent: tuple[int, ...], settled: Sequence[Trial]) -> tuple[int, ...]:
+    return (*recent, *[trial.number for trial in settled])[-study.bounds.failure_window :]
 
 
 def _direct(study: Study, event: Directed) -> None:
@@ -899,6 +913,40 @@ def _direct(study: Study, event: Directed) -> None:
             study.gates.pop(event.text, None)
             if event.gate is not None:
                 study.gates[event.gate.name] = (event.gate, event.trial)
+            _free(study)
+
+
+# ---- gates -----------------------------------------------------------------------------------------------------------
+
+
+def _gate(study: Study, number: int) -> None:
+    """Notes what a trial has to pass: the same tuple for all that have to pass the same."""
+    gates, last = study.gates_of(number), next(reversed(study.gated.values()), ())
+    study.gated[number] = last if gates == last else gates
+
+
+def _holds(study: Study, trial: Trial) -> bool:
+    """Whether the gate that a trial failed at is one still. Another one of that name is another."""
+    gate, _ = study.gates.get(trial.gate, (None, None))
+    return gate in study.gated.get(trial.number, ())
+
+
+def _free(study: Study) -> None:
+    """What failed at a gate that holds no more says nothing of failure or progress, and may be tried again."""
+    for trial in study.trials.values():
+        if trial.gate and trial.number not in study.freed and not _holds(study, trial):
+            study.freed[trial.number] = study.place
+    freed = [study.trials[number] for number, place in study.freed.items() if place == study.place]
+    study.tally, study.floor = _without(study.tally, freed), _without(study.floor, freed)
+    study.tallies = deque(_without(tally, freed) for tally in study.tallies)
+    if freed and study.tally.exhausted:
+        more_is_there(study)
+
+
+def _without(tally: Tally, freed: Sequence[Trial]) -> Tally:
+    """The counters as if these had not been settled after the newest better one."""
+    places = [trial.decided_at or 0 for trial in freed if trial.role in ("search", "directed")]
+    return replace(tally, since_best=tally.since_best - sum(tally.best_at < at <= tally.place for at in places))
 
 
 # ---- what a round may see --------------------------------------------------------------------------------------------
@@ -971,7 +1019,14 @@ class View:
         """The same, if there is one by now: what a flow asks that waited long for its reply. The one thing here that is
         not as of a place; what was tried stays tried, so a flow that thinks again concludes the same.
         """
-        return self._study.keys.get(change.key())
+        number = self._study.keys.get(change.key())
+        while number is not None and self.freed(number):
+            number = self._study.again.get(number)
+        return number
+
+    def freed(self, number: int) -> bool:
+        """Whether a trial failed at a gate that held no more when this round opened: then it is as if not tried."""
+        return self._study.freed.get(number, self._round.opened_at) < self._round.opened_at
 
     def changed_code(self, trial: Trial) -> tuple[str, ...]:
         """`src/a.py +3 -1` for each file that a trial's code has otherwise than its parent's."""

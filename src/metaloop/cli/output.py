@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TextIO
 
 from metaloop.evaluators.judge import digits, told, told_headline
-from metaloop.records import Row, held_out, noise_width, row, short, status
+from metaloop.records import Row, held_out, most_failed_at, noise_width, row, short, status
 from metaloop.study import Study, Trial
 from metaloop.values import Usage
 
@@ -282,13 +282,13 @@ def _next(study: Study, place: str, again: str) -> list[str]:
             lines.append((f"apply {place} --patch best.patch", "its code, as a patch; or --branch NAME, or --here"))
     lines.append((f"audit {place}", "derive every proposal and decision again"))
     if again:
-        lines += _go_on(study, again)
+        lines += _go_on(study, place, again)
     width, this = max(len(command) for command, _ in lines), program()
     return [f"{this} {command:<{width}}  {about}" for command, about in lines]
 
 
-def _go_on(study: Study, again: str) -> list[tuple[str, str]]:
-    """What makes this study go on, if a flag can."""
+def _go_on(study: Study, place: str, again: str) -> list[tuple[str, str]]:
+    """What makes this study go on, if a flag can, or without a gate."""
     match study.closed.reason if study.closed else "interrupted":
         case "interrupted" | "stopped" | "prepare_failed" | "baseline_failed" | "faulted":
             return [(again, "go on")]
@@ -302,6 +302,8 @@ def _go_on(study: Study, again: str) -> list[tuple[str, str]]:
             return [(again, "go on, once it answers again")]
         case "no_improvement":
             return [(f"{again} --no-improve-limit {2 * study.bounds.no_improve_limit}", "go on")]
+        case "failure_rate" if name := most_failed_at(study):
+            return [(f"steer {place} ungate {name}", "if that gate is wrong"), (again, "then, to go on")]
         case _:
             return []
 

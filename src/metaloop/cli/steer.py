@@ -45,7 +45,7 @@ COMES_OF_IT: dict[str, str] = {
     "kill": "the trial is ended, and counts as stopped by a person",
     "hint": "a model that proposes is shown it, and so is `metaloop status`",
     "gate": "trials that begin from now on have to pass it",
-    "ungate": "trials that begin from now on need not pass it",
+    "ungate": "trials that begin from now on need not pass it, and what failed at it may be tried again",
 }
 
 
@@ -142,7 +142,7 @@ def _me() -> str:
 
 def _sensible(study: Study, request: Directed, where: Path) -> None:
     """Raises UsageError where the request could change nothing."""
-    if study.closed is not None:
+    if study.closed is not None and request.op not in ("gate", "ungate"):
         raise UsageError(
             f"{shown(where)}: this study is over ({study.closed.why}): there is nothing to {request.op}; "
             "`metaloop run` with a larger budget makes it go on"

@@ -48,7 +48,11 @@ def patches() -> Propose:
     """
 
     def propose(view: View) -> Flow[Sequence[Proposal]]:
-        before = {trial.proposal.by.removeprefix("patches < ") for trial in view.earlier()}  # whoever let us propose
+        before = {
+            trial.proposal.by.removeprefix("patches < ")  # whoever let us propose
+            for trial in view.earlier()
+            if not view.freed(trial.number)
+        }
         names = (name for name in sorted(view.texts) if name.startswith(PATCHES))
         left = (name for name in names if f"patches: {name.removeprefix(PATCHES)}" not in before)
         if (name := next(left, None)) is None:
