@@ -12,7 +12,7 @@ import pytest
 from metaloop.events import Directed
 from metaloop.study import evolve
 from metaloop.terms import Gate
-from test_code_study import block, ideas, shop
+from test_code_study import block, git, ideas, shop
 from test_tree import ended, grown
 from workshop import Workshop, until
 
@@ -153,7 +153,7 @@ def test_a_person_sets_a_gate_on_a_branch_while_it_grows_and_takes_it_away(tmp_p
     )
     assert asked.code == 0, asked.err
     assert "trials that begin from now on have to pass it" in asked.out
-    assert "gates: no, by trial 1 and what grows from it" in made("status").out
+    assert "gates: no (from trial 1 on)\n  gate no (from trial 1 on) was set by anna after" in made("status").out
     until(lambda: "failed" in verdicts(), every=0.1)
     assert made("steer", "study.yaml", "gate", "no", "--", "true").code == 2
     assert made("steer", "study.yaml", "ungate", "no", "--by", "ben").code == 0
@@ -192,6 +192,33 @@ def test_a_gate_that_could_not_be_started_is_refused_before_it_is_one(tmp_path: 
         done = made("steer", "study.yaml", "gate", "a", "--", *command)
         assert (done.code, said in done.err, done.err.count("\n")) == (2, True, 1), done.err
     assert made("steer", "study.yaml", "gate", "a", "--", "./own.sh").code == 0
+
+
+def test_what_the_best_has_not_been_tried_with_is_said_wherever_it_is_shown(tmp_path: Path) -> None:
+    """A gate holds from when it was set, and who set it, when and why, is said with it."""
+    made = gated(tmp_path, gate("tests", "0"), controller={"max_iterations": 1})
+    ideas(made, block("src/model.py", "RATE = 0.1", "RATE = 0.9"), block("src/model.py", "RATE = 0.1", "RATE = 0.2"))
+    assert made.run().code == 0
+    small = ("steer", "study.yaml", "gate", "small", "--trial", "0", "--by", "anna", "--why", "too large")
+    assert made(*small, "--", "false").code == 0
+    assert "so far.\n" in made("report").out
+    assert "failed" in made.run("--max-iterations", "2").err
+    told = "small (from trial 0 on) was set by anna after"
+    why = "s: too large; trial 2 was the first to be tried"
+    report, status, show = made("report").out, made("status").out, made("show", "1").out
+    assert "What every candidate has to pass, from the beginning: tests." in report
+    assert all(f"ate {told}" in text and why in text for text in (report, status))
+    assert "Trial 1, the best, passed tests.\n**Trial 1, the best, has not been tried with small.**" in report
+    assert "mind: the best, trial 1, has not been tried with small" in status
+    assert "gates     passed tests\n  gates     not tried with small" in show
+    assert made("show", "1", "--json").json["gates"] == {"passed": ["tests"], "untried": ["small"]}
+    applied = made("apply", "--branch", "mine")
+    assert "mind: trial 1 has not been tried with the gate small" in applied.err
+    message = git(made.folder, "log", "-1", "--format=%B", "mine")
+    assert "Passed the gates: tests\nNot tried with the gates: small\n" in message
+    assert made("steer", "study.yaml", "ungate", "small").code == 0
+    assert "not tried with" not in made("show", "1").out + made("report").out
+    assert "small has been taken away since: this may be tried again" in made("show", "2").out
 
 
 @pytest.mark.parametrize("order", ["free", "strict"])

@@ -301,5 +301,31 @@ def most_failed_at(study: Study) -> str:
 def gates(study: Study) -> Iterator[str]:
     """What has to be passed, in words."""
     for gate, root in study.gates.values():
-        where = "" if root is None else f", by trial {root} and what grows from it"
-        yield gate.name + (" (post)" if gate.phase == "post" else "") + where
+        where = [*(["post"] if gate.phase == "post" else []), *([] if root is None else [f"from trial {root} on"])]
+        yield gate.name + (f" ({', '.join(where)})" if where else "")
+
+
+def gates_set(study: Study) -> Iterator[str]:
+    """Of what has to be passed and was not from the beginning: since when, by whom and why, in words."""
+    for (gate, _), name in zip(study.gates.values(), gates(study), strict=True):
+        asked = [(event, at) for event, at in zip(study.regated, study.regated_at, strict=True) if event.gate == gate]
+        if asked:
+            event, at = asked[-1]
+            first = min((number for number, passed in study.gated.items() if gate in passed), default=None)
+            told = "no trial has had to pass it so far" if first is None else f"trial {first} was the first to be tried"
+            yield (
+                f"{name} was set by {event.by} after {at:.0f} s" + (f": {event.why}" if event.why else "") + f"; {told}"
+            )
+
+
+def passed(study: Study, trial: Trial) -> list[str]:
+    """The gates that a trial has passed, by name: those that held when it began. None, unless it ran to its end."""
+    missing = untried(study, trial)
+    had = study.gated.get(trial.number, ()) if isinstance(trial.result, Ran) else ()
+    return [gate.name for gate in had if gate.name not in missing]
+
+
+def untried(study: Study, trial: Trial) -> list[str]:
+    """The gates, by name, that a trial which ran would have to pass now, and that were set after it had begun."""
+    had = study.gated.get(trial.number, ())
+    return [gate.name for gate in study.gates_of(trial.number) if gate not in had] if trial.score is not None else []

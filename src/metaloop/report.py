@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from metaloop.edits.diffs import diff
-from metaloop.records import HeldOut, gates, held_out, noise_width, row, scored, totals
+from metaloop.records import HeldOut, gates, gates_set, held_out, noise_width, passed, row, scored, totals, untried
 from metaloop.study import Study, Trial
 from metaloop.values import Headline
 
@@ -92,11 +92,7 @@ def _work(study: Study) -> Iterator[str]:
         money = "its price is not known" if usage.usd is None else f"${usage.usd:.4f}"
         tokens = f"{usage.tokens_in} tokens in, {usage.tokens_out} out" if usage.tokens else f"{usage.seconds:.0f} s"
         yield f"Asked as {_text(role)}: {tokens}, {money}."
-    if study.gates:
-        yield f"What every candidate had to pass: {_text(', '.join(gates(study)))}."
-    for asked in study.regated:
-        what = f"set the gate {asked.gate.name}" if asked.gate else f"took the gate {asked.text} away"
-        yield f"{_text(asked.by)} {_text(what)}{_text(f': {asked.why}' if asked.why else '')}."
+    yield from _gates(study)
     if study.fallbacks:
         yield f"**{study.fallbacks} of the proposals came from a stand-in.**"
 
@@ -124,6 +120,26 @@ def _held(study: Study, held: HeldOut) -> Iterator[str]:
     if held.said:
         yield ""
         yield f"**{_text(held.said)}**"
+
+
+def _gates(study: Study) -> Iterator[str]:
+    """What had to be passed and since when, what has been taken away, and what that says of the best."""
+    anew, standing = [asked.gate for asked in study.regated], [gate for gate, _ in study.gates.values()]
+    begun = [gate.name for gate in study.the_terms.gates if gate in standing and gate not in anew]
+    if begun:
+        yield f"What every candidate has to pass, from the beginning: {_text(', '.join(begun))}."
+    for line in gates_set(study):
+        yield f"The gate {_text(line)}."
+    for asked in study.regated:
+        if asked.gate in standing:
+            continue
+        what = f"set the gate {asked.gate.name}" if asked.gate else f"took the gate {asked.text} away"
+        yield f"{_text(asked.by)} {_text(what)}{_text(f': {asked.why}' if asked.why else '')}."
+    best = study.incumbent
+    if best is not None and (names := passed(study, best)):
+        yield f"Trial {best.number}, the best, passed {_text(', '.join(names))}."
+    if best is not None and (names := untried(study, best)):
+        yield f"**Trial {best.number}, the best, has not been tried with {_text(', '.join(names))}.**"
 
 
 def _kept(study: Study) -> Iterator[str]:

@@ -415,7 +415,9 @@ class Study:
         self.gated: dict[int, tuple[Gate, ...]] = {}
         """What trials had to pass when they began, by number; not of those that had to pass nothing."""
         self.regated: list[Directed] = []
-        """Gates that were set, and taken away, while the study ran."""
+        """Gates that were set, and taken away, since the study began."""
+        self.regated_at: list[float] = []
+        """The study second of each."""
 
     @property
     def name(self) -> str:
@@ -910,6 +912,7 @@ def _direct(study: Study, event: Directed) -> None:
             study.hinted.append(study.place)
         case "gate" | "ungate":
             study.regated.append(event)
+            study.regated_at.append(study.at)
             study.gates.pop(event.text, None)
             if event.gate is not None:
                 study.gates[event.gate.name] = (event.gate, event.trial)

@@ -12,7 +12,7 @@ from metaloop.cli.find import Opened, read
 from metaloop.cli.output import clean, say, tell
 from metaloop.edits.diffs import diff as unified
 from metaloop.errors import UsageError
-from metaloop.records import row
+from metaloop.records import passed, row, untried
 from metaloop.study import Study, Trial
 from metaloop.values import Change, Params
 
@@ -59,6 +59,8 @@ def apply(
     if told is None or not told.change.files:
         what = "none was kept" if trial is None else f"trial {trial} has none"
         raise UsageError(f"expected a change of code, and {what}; metaloop status shows what there is")
+    if names := untried(opened.study, told):
+        say(clean(f"metaloop: mind: trial {told.number} has not been tried with the gate {', '.join(names)}"), "yellow")
     overlay = opened.study.overlay(told.change)
     folder = opened.folder.absolute()
     root = (into or folder.parent.parent / opened.study.the_terms.workdir).resolve()
@@ -135,6 +137,9 @@ def _lines(opened: Opened, trial: Trial) -> Iterator[str]:
     yield ""
     yield clean(f"Proposed by {r.by}" + (f": {trial.proposal.why}" if trial.proposal.why else ""))
     yield clean(f"Decided: {trial.why}")
+    for label, names in (("Passed", passed(study, trial)), ("Not tried with", untried(study, trial))):
+        if names:
+            yield f"{label} the gates: {', '.join(names)}"
     if study.headline is not None and study.headline.best == trial.number and study.headline.gain is not None:
         h = study.headline
         yield f"Beside the baseline, on fresh seeds: {h.gain:+.6g} [{h.low:.6g} to {h.high:.6g}, 95 %], {h.pairs} pairs"

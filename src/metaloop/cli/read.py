@@ -33,7 +33,7 @@ from metaloop.cli.output import (
 from metaloop.errors import Damaged, UsageError
 from metaloop.evaluators.judge import told_held
 from metaloop.events import Decided, Entry, Finished, Proposed, Refused, RoundOpened, Started
-from metaloop.records import Row, gates, held_out, row, scored, totals
+from metaloop.records import Row, gates, gates_set, held_out, passed, row, scored, totals, untried
 from metaloop.study import HELD_OUT, PREPARE, Run, Study, Trial, evolve, fold
 from metaloop.values import Params, digest
 
@@ -90,6 +90,7 @@ def show(
         tell_json(
             {
                 **_row(row(opened.study, told)),
+                "gates": {"passed": passed(opened.study, told), "untried": untried(opened.study, told)},
                 "results": [_run(run) for run in map(_ran, told.runs.values())],
                 "held_out": _run(_ran(opened.study.held[trial])) if trial in opened.study.held else None,
                 "files": _files(opened, trial),
@@ -246,6 +247,10 @@ def _status_lines(opened: Opened, last: int) -> Iterator[str]:
     yield f"  scored {scored(study)}"
     if study.gates:
         yield f"  gates: {', '.join(gates(study))}"
+    for line in gates_set(study):
+        yield f"  gate {line}"
+    if study.incumbent is not None and (names := untried(study, study.incumbent)):
+        yield f"  mind: the best, trial {study.incumbent.number}, has not been tried with {', '.join(names)}"
     for hint in study.hints[-3:]:
         yield f"  hint by {hint.by}: {' '.join(hint.text.split())}"
     for number in sorted(study.trials)[-last:] if last else []:
@@ -285,6 +290,7 @@ def _state(opened: Opened, last: int) -> dict[str, object]:
         "alerts": study.alerts,
         "gates": list(gates(study)),
         "holdout": msgspec.to_builtins(held_out(study)),
+        "untried": [] if study.incumbent is None else untried(study, study.incumbent),
         "hints": [{"by": hint.by, "text": hint.text, "why": hint.why} for hint in study.hints],
         "wall_clock_s": study.at,
         "last": [_row(row(study, study.trials[number])) for number in numbers],
@@ -358,6 +364,11 @@ def _trial_lines(opened: Opened, trial: Trial) -> Iterator[str]:
     yield f"  decided   {trial.why or 'not yet'}"
     for line in _code_lines(study, trial):
         yield f"    | {line}"
+    for label, names in (("passed", passed(study, trial)), ("not tried with", untried(study, trial))):
+        if names:
+            yield f"  gates     {label} {', '.join(names)}"
+    if trial.number in study.freed:
+        yield f"  gates     {trial.gate} has been taken away since: this may be tried again"
     for run in map(_ran, trial.runs.values()):
         yield f"  run {run['run']}     {run['told']}"
     if trial.number in study.held:
