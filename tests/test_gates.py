@@ -59,6 +59,18 @@ def test_a_baseline_that_does_not_pass_is_no_baseline(tmp_path: Path) -> None:
     assert (done.code, "gate no ended with exit code 1: never" in done.out + done.err) == (3, True), done
     checked = made("check", "study.yaml")
     assert (checked.code, "gate no ended with exit code 1: never" in checked.out + checked.err) == (3, True)
+    command = f"{sys.executable} -c 'raise SystemExit('\"'\"'never'\"'\"')'"
+    assert f"  gate      no: {command}\n            | never\n" in done.out
+    assert f"-> run gate no by hand in .: {command}" in checked.out
+    assert "gate-no.err, its end:\n  | never" in checked.out
+    for told in (done, checked):
+        assert not any(word in told.out + told.err for word in ("bench.py", "stand-in", "space", "parameters,"))
+    assert [row["verdict"] for row in made.rows()] == ["failed"]
+    assert made("steer", "study.yaml", "ungate", "no").code == 0
+    assert made.run().code == 0
+    assert [(row["role"], row["value"], row["fallback"]) for row in made.rows()[1:]] == [
+        ("baseline", 0.1, ""), ("search", 0.2, "")]  # fmt: skip
+    assert made("audit").code == 0
 
 
 def test_a_gate_is_told_of_no_place_for_results_and_runs_once_a_candidate(tmp_path: Path) -> None:

@@ -345,8 +345,12 @@ def _forecast(study: Study, tally: Tally) -> str:
 
 
 def _hopeless(study: Study) -> bool:
-    """Whether every way to a baseline was tried: a script that needs parameters gets the middle of the space."""
-    return study.baselines >= (2 if study.the_terms.baseline.kind == "script" else 1)
+    """Whether every way to a baseline was tried: a script that needs parameters gets the middle of the space, if there
+    is one. A gate is not passed for want of parameters.
+    """
+    script = study.the_terms.baseline.kind == "script" and study.the_terms.space
+    last = next((trial for trial in reversed(study.trials.values()) if trial.role == "baseline"), None)
+    return study.baselines >= (2 if script and not (last and last.gate) else 1)
 
 
 def _failing(study: Study, tally: Tally) -> bool:

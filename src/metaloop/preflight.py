@@ -8,6 +8,7 @@ Not covered: whether a metric measures what is meant. A sabotage that the metric
 
 import math
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from statistics import fmean, stdev
@@ -197,7 +198,10 @@ def _unmeasured(terms: Terms, bounds: Bounds, seen: Seen) -> Iterator[Finding]:
 def _remedy(terms: Terms, bounds: Bounds, runs: Sequence[Result]) -> str:
     """What to type next, by the kind of the first failure."""
     metric = terms.objective.metric
+    commands = {gate.name: gate.command for gate in terms.gates}
     match next((run for run in runs if isinstance(run, Failed)), None):
+        case Failed(gate=name) if name in commands:
+            return f"run gate {name} by hand in {terms.workdir}: {shlex.join(commands[name])}"
         case Failed(kind="metric"):
             return f"print {metric}=NUMBER on a line of its own, or name in objective.metric what is printed"
         case Failed(kind="limit", reason=reason) if "time limit" in reason:

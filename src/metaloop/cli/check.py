@@ -34,6 +34,7 @@ from metaloop.errors import BaselineError, BudgetError, Faults, MetaloopError, U
 from metaloop.events import Directed, Entry, Finished
 from metaloop.jobs import METRICS, Surroundings
 from metaloop.preflight import Finding, Numbers, Seen, believing, findings, numbers, provider, wrong_sign
+from metaloop.roles import GATE
 from metaloop.study import PREPARE, Study, Trial, fold
 from metaloop.studyfile import StudyFile, load
 from metaloop.values import Failed, Params, Ran, Result
@@ -274,6 +275,8 @@ def _sample(spare: StudyFile, trial: Trial) -> Sample | None:
     told = (METRICS, f"{step}.metrics")  # the second, where a gate came after it
     source = next((name for name in told if (where / name).exists()), f"{step}.out")
     wanted = [f"{step}.out", source, *([f"{step}.err", "train.err"] if isinstance(run.last, Failed) else [])]
+    if isinstance(run.last, Failed) and run.last.gate:
+        wanted = [f"{GATE}{run.last.gate}.out", f"{GATE}{run.last.gate}.err"]
     files = {name: lines for name in dict.fromkeys(wanted) if (lines := _tail(where / name)) is not None}
     return Sample(source, files, run.last.metrics if isinstance(run.last, Ran) else {})
 

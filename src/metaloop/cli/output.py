@@ -6,6 +6,7 @@ Text that a trial wrote is cleaned before a terminal sees it. stdout carries the
 import contextlib
 import json
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,7 @@ from typing import TextIO
 from metaloop.evaluators.judge import digits, told, told_headline
 from metaloop.records import Row, held_out, most_failed_at, noise_width, row, short, status
 from metaloop.study import Study, Trial
-from metaloop.values import Usage
+from metaloop.values import Failed, Usage
 
 _BIDI = {chr(code): None for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C)}
 _CONTROLS = {chr(code): None for code in (*range(0x20), *range(0x7F, 0xA0)) if code not in (0x09, 0x0A)}
@@ -143,6 +144,7 @@ def card(study: Study, folder: Path, again: str) -> list[str]:
     lines += [("held out", line) for line in held_lines(study)]
     lines.append(("trials", counted(study)))
     lines.append(("ended", f"{study.closed.why if study.closed else 'interrupted'}; {_spent(study)}"))
+    lines += [("gate", line) for line in _closed_gate(study)]
     lines.append(("kept in", f"{place}/ (ledger.sqlite, trials/, versions/)"))
     if study.provisional:
         lines.append(("mind", f"not proven, and not reported as best: {waiting(study)}"))
@@ -182,6 +184,18 @@ def _best(study: Study) -> list[str]:
     lines += [f"{name} = {value:.6g}" for name, value in best.score.others.items()]
     lines.append(" ".join(f"{key}={short(value)}" for key, value in best.change.values.items()))
     return [line for line in lines if line]
+
+
+def _closed_gate(study: Study) -> list[str]:
+    """Where the baseline did not pass a gate: its command, and the end of what it wrote."""
+    if study.closed is None or study.closed.reason != "baseline_failed":
+        return []
+    trial = study.trials[max(study.trials)]
+    command = next((gate.command for gate in study.gated.get(trial.number, ()) if gate.name == trial.gate), None)
+    if command is None or not isinstance(trial.result, Failed):
+        return []
+    written = [line for line in trial.result.tail.splitlines() if line.strip()]
+    return [f"{trial.gate}: {shlex.join(command)}", *(f"| {clean(line)}"[:200] for line in written[-5:])]
 
 
 def _evidence(study: Study, best: Trial) -> list[str]:

@@ -44,8 +44,9 @@ def baseline(view: View) -> Proposal:
         return Proposal(Params(dict(wanted.params)), by="baseline", why="the parameters given as baseline")
     if wanted.kind == "cmd":
         return Proposal(Params({}), by="baseline", why="the command given as baseline")
-    failed = next((trial for trial in view.settled() if trial.role == "baseline" and trial.failed), None)
-    if failed is None:
+    baselines = (trial for trial in view.settled() if trial.role == "baseline")
+    failed = next((trial for trial in baselines if trial.failed and not trial.gate), None)
+    if failed is None or not view.space:
         return Proposal(Params({}), by="baseline", why="the script with no parameters")
     why = "the middle of the space, since the script gave no baseline without parameters"
     return Proposal(Params(middle(view.space)), by="baseline", why=why, fallback=f"trial {failed.number} failed")
