@@ -155,4 +155,4 @@ def _judged(study: Study, proposal: Proposal) -> Broken | None:
     base = {path: study.contents[digest] for path, digest in study.base.items()}
     known = {**study.contents, **proposal.texts}
     overlay = {path: known[digest] for path, digest in proposal.change.files.items()}
-    return judge(base, {**base, **overlay}, study.the_terms.contract)
+    return judge(base, {**base, **overlay}, study.the_terms.contract, study.others)

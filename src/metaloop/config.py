@@ -238,7 +238,7 @@ def _code(file: "StudyFile", study: Study, tell: Callable[[str], None]) -> _Code
     if repo.exists():  # of a start that was killed before it was recorded
         shutil.rmtree(repo)
     base = snapshot(file.workdir, repo, ignore=[file.folder.parent])
-    based, left = recorded(repo, base, file.terms.contract)
+    based, left = recorded(repo, base, file.terms)
     for path in left:
         tell(f"{path}: no text, or too long to be changed; it stays as it is")
     return _Code(repo, base, place, file.terms, file.workdir, tell, based)

@@ -64,12 +64,14 @@ class Resumed(Event, frozen=True, tag="Resumed"):
 
 class Based(Event, frozen=True, tag="Based"):
     """What every candidate of a code study is a change of: the content hash of the whole folder, and the files that may
-    be changed: their digests by path, their `texts` by digest.
+    be changed: their digests by path, their `texts` by digest. `others`: paths of what else there is, which may not;
+    empty where there are too many.
     """
 
     tree: str
     files: dict[str, str]
     texts: dict[str, str]
+    others: tuple[str, ...] = ()
 
 
 class RoundOpened(Event, frozen=True, tag="RoundOpened"):

@@ -9,7 +9,7 @@ import msgspec
 from metaloop.events import Role
 from metaloop.study import Study, Trial, Verdict
 from metaloop.terms import Tier
-from metaloop.values import Edit, Failed, Pruned, Ran, Refused, Result, Scalar, Stopped
+from metaloop.values import Edit, Failed, Params, Pruned, Ran, Refused, Result, Scalar, Stopped
 
 Status: TypeAlias = Literal[
     "pending",
@@ -138,11 +138,13 @@ def row(study: Study, trial: Trial) -> Row:
         noise=noise,
         against=against,
         parent=trial.proposal.parent,
-        changed=(
+        changed=()
+        if unmade(study, trial)
+        else (
             *study.changed_code(trial.change, holder.change if holder else None),
             *changed(trial.change.values, holder.change.values if holder else {}),
         ),
-        files=trial.change.files,
+        files={} if unmade(study, trial) else trial.change.files,
         seconds=sum(getattr(run.last, "seconds", 0.0) for run in trial.runs.values()),
         by=trial.proposal.by,
         why=trial.why,
@@ -158,6 +160,13 @@ def row(study: Study, trial: Trial) -> Row:
         holdout=study.held_value(trial.number),
         holdout_problem=held_problem(study, trial.number),
     )
+
+
+def unmade(study: Study, trial: Trial) -> bool:
+    """Whether a refused trial has no change of its own, but its parent's: what was asked for could not be made one."""
+    parent = trial.proposal.parent
+    before = Params({}) if parent is None else study.trials[parent].change
+    return trial.refusal is not None and bool(study.the_terms.mutable) and trial.change in (before, Params({}))
 
 
 def noise_width(study: Study) -> float | None:

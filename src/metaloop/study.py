@@ -379,6 +379,8 @@ class Study:
         self.tree = ""
         self.base: dict[str, str] = {}
         """Of a code study: the content hash of its folder; by path, the digests of the files that may be changed."""
+        self.others: tuple[str, ...] = ()
+        """Paths of what else is in that folder: files that may not be changed."""
         self.contents: dict[str, str] = {}
         """Texts of files, by digest: of the base, and of everything that was proposed."""
         self.faults = 0
@@ -580,7 +582,7 @@ def evolve(study: Study, entry: Entry) -> None:
             study.terms = event.terms
             study.gates = {gate.name: (gate, None) for gate in event.terms.gates}
         case Based():
-            study.tree, study.base = event.tree, event.files
+            study.tree, study.base, study.others = event.tree, event.files, event.others
             study.contents.update(event.texts)
         case Resumed():
             _resume(study, event, entry.place)
@@ -987,6 +989,11 @@ class View:
     def base(self) -> Mapping[str, str]:
         """Of a code study: the digests of the files that may be changed, by path."""
         return self._study.base
+
+    @property
+    def others(self) -> Sequence[str]:
+        """The paths of what else there is."""
+        return self._study.others
 
     def rng(self, salt: str = "") -> Random:
         """The round's own dice: the same seed, round and salt throw the same."""

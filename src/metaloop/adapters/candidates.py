@@ -15,22 +15,26 @@ from metaloop.adapters.workspace.links import MOST
 from metaloop.adapters.workspace.places import STUDY, clear
 from metaloop.adapters.workspace.slots import SCORING, Slots
 from metaloop.adapters.workspace.snapshots import opened, relinked
-from metaloop.edits.contract import Contract, covers
+from metaloop.edits.contract import covers
 from metaloop.errors import UsageError
 from metaloop.events import Based
 from metaloop.roles import Bench
 from metaloop.terms import Terms
 from metaloop.values import digest
 
+OTHERS = 10_000
+"""Files at most that may not be changed and are known by name: every look at an edit reads through them."""
+
 TOTAL = 32 << 20
 """Bytes at most of all files that may be changed: they are in the ledger, and in memory."""
 
 
-def recorded(repo: Path, base: Base, contract: Contract) -> tuple[Based, tuple[str, ...]]:
+def recorded(repo: Path, base: Base, terms: Terms) -> tuple[Based, tuple[str, ...]]:
     """The base as a fact; and files that the contract would let be changed, and that are no text or too long.
 
     Those stay as they are: an edit of one is refused as one of a file that is not there.
     """
+    contract = terms.contract
     paths = [path for path, entry in base.files.items() if entry.mode in (FILE, PROGRAM) and contract.allows(path)]
     fits = [path for path in paths if base.files[path].size <= contract.most_file and _is_text(path)]
     if (size := sum(base.files[path].size for path in fits)) > TOTAL:
@@ -47,7 +51,9 @@ def recorded(repo: Path, base: Base, contract: Contract) -> tuple[Based, tuple[s
             continue
         files[path] = digest(data)
         texts[files[path]] = text
-    return Based(base.tree, files, texts), tuple(left)
+    rest = (path for path in base.files if path not in files and _is_text(path))
+    others = tuple(path for path in rest if not any(covers(glob, path) for glob in terms.private))
+    return Based(base.tree, files, texts, others if len(others) <= OTHERS else ()), tuple(left)
 
 
 def _is_text(path: str) -> bool:

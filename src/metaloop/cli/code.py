@@ -1,5 +1,6 @@
 """The verbs of code studies: what a candidate changes (`diff`), and how to have it (`apply`)."""
 
+import json
 import shlex
 import sys
 from collections.abc import Iterator
@@ -8,12 +9,15 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from metaloop.adapters.ledger import read_ledger
 from metaloop.cli.find import Opened, read
 from metaloop.cli.output import clean, say, tell
 from metaloop.edits.diffs import diff as unified
 from metaloop.errors import UsageError
-from metaloop.records import passed, row, untried
+from metaloop.events import Directed, Refused, Replied, Resumed
+from metaloop.records import passed, row, unmade, untried
 from metaloop.study import Study, Trial
+from metaloop.terms import PATCHES
 from metaloop.values import Change, Params
 
 
@@ -28,8 +32,17 @@ def diff(
         raise UsageError("expected metaloop diff TRIAL [OTHER] [STUDY], found more")
     opened = read(names[0] if names else None)
     new = _trial(opened.study, trial)
-    old = _trial(opened.study, int(numbers[0])).change if numbers else Params({})
-    for line in difference(opened.study, old, new.change).splitlines():
+    old = _trial(opened.study, int(numbers[0])) if numbers else None
+    for told in (new, *([old] if old else [])):
+        if told.refusal is not None:
+            say(clean(f"trial {told.number} was refused, and never ran: {told.refusal.reason}"), "yellow")
+    if unmade(opened.study, new):
+        text = wanted(opened, new)
+        known = "this is what was asked for, as it came" if text else "and what was asked for is not in the ledger"
+        say(f"nothing of it was applied; {known}", "yellow")
+    else:
+        text = difference(opened.study, Params({}) if old is None else old.change, new.change)
+    for line in text.splitlines():
         tell(clean(line), {"+": "green", "-": "red", "@": "blue"}.get(line[:1], ""))
     return 0
 
@@ -80,6 +93,35 @@ def apply(
     if told.change.values:
         say(f"to be run with: {clean(' '.join(f'{k}={v}' for k, v in told.change.values.items()))}")
     return 0
+
+
+def wanted(opened: Opened, trial: Trial) -> str:
+    """What a trial asked for that was refused before it was a change: a patch, or a reply, as it came; what an agent
+    wrote. Empty where that is not in the ledger.
+    """
+    texts, reply, by = dict[str, str](), "", trial.proposal.by
+    for entry in read_ledger(opened.folder):
+        match entry.event:
+            case Resumed(texts=told):
+                texts = told or texts
+            case Directed(request=trial.request, text=text) if trial.request:
+                return text
+            case Replied(round=trial.round, stage="propose", reply=answer):
+                reply = answer.text or ""
+            case Refused(trial=trial.number):
+                break
+    if "agent: " in by and reply:
+        return _written(opened.study, trial, reply)
+    return texts.get(PATCHES + by.rpartition("patches: ")[2], reply)
+
+
+def _written(study: Study, trial: Trial, reply: str) -> str:
+    """What an agent changed, as a diff; of a file that nobody may change, and that is not recorded, the name alone."""
+    files: dict[str, str | None] = json.loads(reply).get("files", {})
+    before = {path: study.contents[name] for path, name in (study.base | trial.change.files).items()}
+    after = {path: text for path, text in {**before, **files}.items() if text is not None and path in before}
+    others = "".join(f"changed too: {path}\n" for path in files if path not in before)
+    return unified(before, after) + others
 
 
 def difference(study: Study, old: Change, new: Change) -> str:

@@ -33,7 +33,7 @@ from metaloop.cli.output import (
 from metaloop.errors import Damaged, UsageError
 from metaloop.evaluators.judge import told_held
 from metaloop.events import Decided, Entry, Finished, Proposed, Refused, RoundOpened, Started
-from metaloop.records import Row, gates, gates_set, held_out, passed, row, scored, totals, untried
+from metaloop.records import Row, gates, gates_set, held_out, passed, row, scored, totals, unmade, untried
 from metaloop.study import HELD_OUT, PREPARE, Run, Study, Trial, evolve, fold
 from metaloop.values import Params, digest
 
@@ -362,7 +362,7 @@ def _trial_lines(opened: Opened, trial: Trial) -> Iterator[str]:
     yield f"  scored    {scored(study, trial)}"
     yield f"  params    {params_text(r.params)}"
     yield f"  decided   {trial.why or 'not yet'}"
-    for line in _code_lines(study, trial):
+    for line in _code_lines(opened, trial):
         yield f"    | {line}"
     for label, names in (("passed", passed(study, trial)), ("not tried with", untried(study, trial))):
         if names:
@@ -384,12 +384,20 @@ def _trial_lines(opened: Opened, trial: Trial) -> Iterator[str]:
             yield from (f"    | {line}" for line in _tail(Path(path)))
 
 
-def _code_lines(study: Study, trial: Trial, most: int = 60) -> Iterator[str]:
-    """The beginning of what it changed in its parent's code."""
+def _code_lines(opened: Opened, trial: Trial, most: int = 60) -> Iterator[str]:
+    """The beginning of what it changed in its parent's code; of what was refused, what was asked for."""
+    from metaloop.cli.code import difference, wanted
+
+    study = opened.study
+    if unmade(study, trial):
+        asked = wanted(opened, trial).splitlines()
+        yield "refused: nothing was applied" + ("; what was asked for:" if asked else "")
+        yield from asked[:most]
+        if len(asked) > most:
+            yield f"... and {len(asked) - most} lines more: metaloop diff {trial.number}"
+        return
     if not trial.change.files:
         return
-    from metaloop.cli.code import difference
-
     parent = trial.proposal.parent
     old = Params({}) if parent is None else study.trials[parent].change
     lines = difference(study, old, trial.change).splitlines()

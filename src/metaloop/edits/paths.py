@@ -42,8 +42,8 @@ def path_faults(path: str, files: Files, contract: Contract) -> list[Fault]:
     if contract.freezes(path):
         return [Fault("frozen_file_mutation_blocked", f"{shown(path)}: expected no change, as the file is frozen")]
     if not contract.allows(path):
-        found = "a new file" if new else "a change of a file"
-        text = f"{shown(path)}: expected changes within {listed(contract.mutable)}, found {found} that is not"
+        found = "a new file that is not" if new else "a change of a file that is not mutable"
+        text = f"{shown(path)}: expected changes within {listed(contract.mutable)}, found {found}"
         return [Fault("out_of_scope_mutation_blocked", text)]
     return []
 

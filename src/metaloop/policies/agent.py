@@ -117,7 +117,7 @@ def _read(view: View, grown: Trial | None, reply: Reply) -> Proposal | str:
             "deletion_blocked", f"expected files to stay, found deleted: {', '.join(gone[:5])}"
         )
     else:
-        broken = judge(before, after, view.terms.contract)
+        broken = judge(before, after, view.terms.contract, view.others)
     if broken:
         return Proposal(change, by, why, number, refused=Refused(broken.code, broken.text))
     changed = {path: text for path, text in after.items() if before.get(path) != text}

@@ -21,7 +21,7 @@ def edited(
     view: View, text: str, by: str, why: str, parent: Change, number: int | None, values: dict[str, Scalar]
 ) -> Proposal:
     """What `text` makes of the parent's code, to run with `values`; refused, where that breaks the contract."""
-    found = edit(text, view.code(parent), view.terms.contract)
+    found = edit(text, view.code(parent), view.terms.contract, view.others)
     if isinstance(found, Broken):
         return Proposal(parent, by, why, number, refused=Refused(found.code, found.text))
     told = "; ".join(part for part in (why, *found.notes) if part)
@@ -67,6 +67,9 @@ def _grown(view: View, by: str, text: str) -> list[Proposal]:
     """On what is best, and on the base."""
     best, root = view.leader, view.baseline
     values = dict(best.change.values) if best is not None else {}
+    if not text.strip("\ufeff \t\r\n"):
+        empty = Refused("empty_proposal", f"{by.removeprefix('patches: ')} is empty, and no change")
+        return [Proposal(Params({}), by, "", None if root is None else root.number, refused=empty)]
     made = [edited(view, text, by, "on the base", Params({}), None if root is None else root.number, values)]
     if best is not None and best.change.files:
         made.insert(0, edited(view, text, by, f"on trial {best.number}", best.change, best.number, values))
