@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -119,6 +120,16 @@ def test_the_schema_of_a_study_file_is_printed(capsys) -> None:
     code, out, _ = called(capsys, "check", "--schema")
     assert code == 0
     assert "objective" in json.loads(out)["properties"]
+
+
+def test_what_to_type_to_go_on_means_the_same_study(tmp_path: Path) -> None:
+    """With the flags that make it this one, and not another: typed as it stands, it goes on."""
+    made = Workshop(tmp_path)
+    told = made.run("--name", "two words", "--seed", "7", "--max-iterations", "1").out
+    line = next(line for line in told.splitlines() if line.endswith("  go on"))
+    assert line.split("metaloop ")[1] == "run study.yaml --name 'two words' --seed 7 --max-iterations 2  go on"
+    done = made(*shlex.split(line.split("metaloop ")[1].removesuffix("  go on")))
+    assert (done.code, "all 2 trials are done" in done.out) == (0, True), done.err
 
 
 def test_a_page_of_help_names_every_verb_and_costs_nothing(capsys) -> None:

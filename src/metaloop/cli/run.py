@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -90,7 +91,9 @@ def run(
         if value is not None
     }
     study = _study(file, cmd, metric, direction, param or [], overrides)
-    again = f"run {file}" + (f" --dir {dir}" if dir else "") if file else ""
+    own = {"--name": name, "--policy": policy, "--seed": seed, "--order": order, "--dir": dir}  # without: another study
+    words = [word for flag, value in own.items() if value is not None for word in (flag, str(value))]
+    again = shlex.join(["run", str(file), *words]) if file else ""
     return _drive(_placed(study, dir), json=json, strict_exit=fail_if_no_improvement, again=again)
 
 
