@@ -49,7 +49,7 @@ from metaloop.plan import Act, AskModel, Close, OpenRound, Settle, StartRun, Sto
 from metaloop.policies.told import said, told
 from metaloop.roles import Executor, Gone, Ledger, Model, Outcome, Running, Thought, Watch, Workspace
 from metaloop.study import PREPARE, STARTS, Run, Study, evolve, fold, more_is_there
-from metaloop.terms import Gate, PATCHES, Rung, Terms
+from metaloop.terms import PATCHES, Gate, Rung, Terms
 from metaloop.values import Failed, Pruned, Ran, Result, Stopped, Value
 
 GRACE_S = 5.0

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from metaloop.edits.diffs import diff
-from metaloop.records import HeldOut, gates, gates_set, held_out, noise_width, passed, row, scored, totals, untried
+from metaloop.records import HeldOut, gates_set, held_out, noise_width, passed, row, scored, totals, untried
 from metaloop.study import Study, Trial
 from metaloop.values import Headline
 

@@ -96,8 +96,8 @@ class Walls(msgspec.Struct, frozen=True):
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One command of a job. `name` is `check`, `train`, `outputs`, `evaluate`, `holdout`, `prepare`, `agent`, or `gate-NAME`;
-    seconds of wall clock it may take.
+    """One command of a job. `name` is `check`, `train`, `outputs`, `evaluate`, `holdout`, `prepare`, `agent`, or
+    `gate-NAME`; seconds of wall clock it may take.
 
     `env` is added to the job's for this step alone. `cwd`: where it runs, the job's own where it is empty. `fresh`: its
     HOME and TMPDIR are its own, `NAME.home` and `NAME.tmp` in the job's folder; otherwise all steps share `home` and
