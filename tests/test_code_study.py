@@ -497,17 +497,20 @@ def test_an_agent_grows_what_a_strategy_picks_and_is_told_so(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("mode", ["forger", "idle"])
 def test_what_an_agent_may_not_do_is_told_to_it_once_and_then_refused(tmp_path: Path, mode: str) -> None:
-    """A frozen file that it changed is a refusal; where it changes nothing, twice, the study is at its end."""
+    """A frozen file that it changed is a refusal; where it changes nothing, twice, the round begins anew, and that is
+    said.
+    """
     made = employing(tmp_path, mode, 1)
+    made.write(controller={"max_iterations": 1, "max_wall_time_s": 5})
     done = made.run()
     rows = made.rows()
     if mode == "forger":
         assert rows[1]["code"] == "frozen_file_mutation_blocked"
         assert rows[1]["attempts"] == 0
     else:
-        assert done.code == 0
         assert len(rows) == 1
-        assert "nothing is left to try" in done.out
+        assert "nothing is left to try" not in done.out
+        assert "begins anew: the agent changed nothing, twice" in done.err
     briefs = sorted(made.study.glob("trials/agent-*/*/agent.out"))
     assert any("again" in path.read_text() for path in briefs)
     assert made("audit").code == 0

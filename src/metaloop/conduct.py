@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from metaloop import __version__
 from metaloop.costs import session, spec, unaffordable, worst
 from metaloop.edits.contract import Broken
+from metaloop.errors import ProposerError
 from metaloop.events import (
     Abandoned,
     Asked,
@@ -40,6 +41,8 @@ def think(study: Study, round: Round, stage: Stage, thought: Thought) -> tuple[E
         return (Abandoned(round.number, stage, "proposer_failed", failed),)
     try:
         state = _drive(study, round, stage, thought)
+    except ProposerError as error:
+        return (Faulted(round.number, stage, str(error)),)
     except Exception as error:  # a policy's own mistake must not end the night
         return (Faulted(round.number, stage, f"{type(error).__name__}: {error}"),)
     match state:

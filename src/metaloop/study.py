@@ -244,6 +244,11 @@ class Round(Struct):
     """How many search rounds were opened before it."""
     beside: int = 0
     """How many were open then whose proposals were not there yet."""
+    anew: bool = False
+    """Its proposing broke: it is opened again, and thinks from where it next asks or proposes."""
+    fruitless: int = 0
+    fault: str = ""
+    """Sessions of an agent that came to nothing before it was opened again, and why the last could not be used."""
 
 
 class Tally(Value, frozen=True):
@@ -508,7 +513,10 @@ class Study:
         return self.rerun_at <= place and (self.differed_at is None or self.differed_at > place)
 
     def view(self, round: Round) -> "View":
-        """The study as the round's proposing sees it."""
+        """The study as the round's proposing sees it: from where it opened, or as it is now, where that begins anew."""
+        if round.anew:
+            round = replace(round)
+            _reopen(self, round, self.place + 1)
         return View(self, round, round.seen)
 
     def bench(self, round: Round) -> "View":
@@ -589,6 +597,7 @@ def evolve(study: Study, entry: Entry) -> None:
         case Asked():
             empty: list[Reply | Result | None] = [None] * len(event.prompts)
             asked = Exchange(event.prompts, empty, event.roles, event.worst)
+            _reopen(study, study.open[event.round], entry.place)
             study.open[event.round].asked[event.stage].append(asked)
         case Replied():
             exchange = study.open[event.round].asked[event.stage][event.index]
@@ -612,11 +621,7 @@ def evolve(study: Study, entry: Entry) -> None:
             study.headline = event.headline
             study.open[event.round].scores = ()
         case Faulted():
-            round = study.open[event.round]
-            _lost(study, [exchange for exchange in round.asked[event.stage] if exchange.at_work])
-            round.asked[event.stage].clear()
-            study.faults += 1
-            study.fault = event.reason
+            _fault(study, event)
         case Directed():
             _direct(study, event)
         case Alerted():
@@ -656,6 +661,26 @@ def more_is_there(study: Study) -> None:
     study.tallies = deque(replace(tally, exhausted="") for tally in study.tallies)
     tried = {trial.round for trial in study.trials.values() if trial.role == "search"}
     study.searched = len(tried.union(round.number for round in study.open.values() if round.role == "search"))
+
+
+def _fault(study: Study, event: Faulted) -> None:
+    """The round's thinking broke: what was asked is forgotten. One that had proposed nothing will see what is known by
+    the time that it thinks again.
+    """
+    round, asked = study.open[event.round], study.open[event.round].asked[event.stage]
+    _lost(study, [exchange for exchange in asked if exchange.at_work])
+    round.fruitless += sum(exchange.roles == ("agent",) and not exchange.missing() for exchange in asked)
+    round.anew, round.fault = event.stage == "propose", event.reason
+    asked.clear()
+    study.faults += 1
+    study.fault = event.reason
+
+
+def _reopen(study: Study, round: Round, place: int) -> None:
+    """A round that begins anew thinks from here. In strict order it knows the decisions that it knew."""
+    if round.anew:
+        round.anew, round.opened_at = False, place
+        round.seen = round.seen if study.the_terms.order == "strict" else place - 1
 
 
 def _abandon(study: Study, event: Abandoned) -> None:
@@ -707,6 +732,7 @@ def _charge(study: Study, exchange: Exchange, member: int, usage: Usage) -> None
 
 def _propose(study: Study, event: Proposed | Refused, place: int) -> None:
     round = study.open[event.round]
+    _reopen(study, round, place)
     fingerprint = study.host.fingerprint if study.host else ""
     proposal = event.proposal
     if proposal.texts:
@@ -1057,6 +1083,11 @@ class View:
     def hints(self) -> Sequence[Directed]:
         """What people left for whoever proposes, before this round opened."""
         return self._study.hints[: bisect_left(self._study.hinted, self._round.opened_at)]
+
+    @property
+    def fruitless(self) -> tuple[int, str]:
+        """How many sessions of an agent came to nothing before this round was opened again, and why the last did."""
+        return self._round.fruitless, self._round.fault
 
     @property
     def index(self) -> int:

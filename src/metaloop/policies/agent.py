@@ -42,29 +42,31 @@ class Written(msgspec.Struct, frozen=True):
 
 def agent(strategy: Strategy | None = None) -> Propose:
     """The proposal is what the agent did, to what is best; with a strategy, to what that picks from the frontier. What
-    breaks the contract, or changes nothing, is told to it once more. Where
-    it changes nothing then either, and nothing went wrong, it has no more to propose.
+    breaks the contract, or changes nothing, is told to it once more. Raises ProposerError where nothing came of that
+    either: an agent that changes nothing today may tomorrow, so there is never nothing left to try.
     """
 
     def propose(view: View) -> Flow[Sequence[Proposal]]:
-        grown, said, idle = view.leader if strategy is None else parent(view, strategy), "", False
+        grown = view.leader if strategy is None else parent(view, strategy)
         change = Params({}) if grown is None else grown.change
+        before, problem = view.fruitless
         last: Proposal | str = ""
-        for _ in range(TURNS):
-            reply = yield Session(brief(view, grown, said), dict(change.values), change.files)
+        idle = 0
+        for turn in range(TURNS):
+            said = brief(view, grown, _wrong(before + turn, problem))
+            reply = yield Session(said, dict(change.values), change.files)
             assert isinstance(reply, Reply)
             if reply.trouble or reply.text is None:
                 raise ProposerError(reply.problem or "the session gave nothing")
             last = _read(view, grown, reply)
-            idle = last == IDLE or (isinstance(last, str) and last.startswith(f"{IDLE};"))
+            idle += isinstance(last, str) and last.startswith(IDLE)
             if isinstance(last, Proposal) and last.refused is None:
                 return [last]
             problem = last if isinstance(last, str) else last.refused.reason if last.refused else ""
-            said = f"# What was wrong with the last attempt\n\nIt was undone: {problem}"
-        if idle:
-            return ()
         if isinstance(last, Proposal):
             return [last]
+        if idle == TURNS:
+            raise ProposerError(f"the agent changed nothing, twice{str(last).removeprefix(IDLE)}")
         raise ProposerError(f"no session came to a change that can be tried, {TURNS} times; the last: {last}")
 
     return propose
@@ -84,6 +86,15 @@ def brief(view: View, grown: Trial | None, said: str) -> str:
         history=shown,
         following=following(view, "", max(2000, len(shown) // 4), "Make the change now.", rival),
     )
+
+
+def _wrong(count: int, problem: str) -> str:
+    """That so many sessions before this one came to nothing, and why the last did, in words; empty where none did."""
+    if not count:
+        return ""
+    who = "The session before this one" if count == 1 else f"{count} sessions before this one"
+    told = f"{who} came to no change that can be tried, and what was done there is undone. The last: {problem[:2000]}"
+    return f"# What was wrong with the last attempt\n\n{told}"
 
 
 def _origin(view: View, grown: Trial | None) -> str:

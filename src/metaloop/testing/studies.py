@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import selectors
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from metaloop.events import (
     Asked,
     Based,
     Decided,
+    Directed,
     Entry,
     Event,
     Finished,
@@ -78,6 +80,8 @@ class Machine:
     function: Callable[[dict[str, Scalar], int], str]
     runs: Callable[[dict[str, str], dict[str, Scalar], int], str] | None = None
     """The same for code: gets the texts that the candidate has over the base, by path, before the rest."""
+    agent: Callable[[str], str] = lambda _: ""
+    """The text that a session of a coding agent prints, from its brief, where that is the last word of its command."""
     order: Callable[[int], int] = lambda _: 0
     held: Callable[[dict[str, Scalar]], str] | None = None
     """What the command on held-out data prints, from the candidate's parameters."""
@@ -90,6 +94,9 @@ class Machine:
 
     def perform(self, job: Job, step: Step) -> StepOutcome | str:
         """The job's work, all at once."""
+        if step.name == "agent":
+            text = self.agent(step.argv[-1])
+            return StepOutcome(step.name, int(text.startswith("exit ")), None, None, 1.0, text, "")
         values, seed = json.loads(job.env.get("AR_PARAMS_JSON", "{}")), int(job.env["METALOOP_SEED"])
         run = "held" if job.steps[-1].name == "holdout" else job.dir.rpartition("/")[2].partition("-")[0]
         self.executions[job.env["METALOOP_TRIAL"], run] += step is job.steps[0]
@@ -131,10 +138,15 @@ class TakingTurns(InProcessExecutor):
 
 
 class MemoryWorkspace:
-    """`roles.Workspace` without a disk: a lane's directory is the JSON of what lies over the base."""
+    """`roles.Workspace` without a disk: a lane's directory is the JSON of what lies over the base.
 
-    def __init__(self, touched: Sequence[str] = ()) -> None:
-        self._touched = touched
+    `works`: the files that differ after a session of a coding agent, from its brief.
+    """
+
+    def __init__(
+        self, touched: Sequence[str] = (), works: Callable[[str], Mapping[str, str | None]] = lambda _: {}
+    ) -> None:
+        self._touched, self._works, self._briefs = touched, works, dict[int, str]()
 
     async def open(self, lane: int, overlay: Mapping[str, str]) -> str:  # noqa: ARG002 - any lane
         return json.dumps(overlay)
@@ -151,13 +163,27 @@ class MemoryWorkspace:
         return [path for path in self._touched if path in paths]
 
     async def bench(self, lane: int, overlay: Mapping[str, str], brief: str) -> Bench:
+        self._briefs[lane] = brief
         return Bench(await self.open(lane, overlay), brief, "")
 
-    async def written(self, lane: int) -> tuple[Mapping[str, str | None], Sequence[str]]:  # noqa: ARG002 - any lane
-        return {}, ()
+    async def written(self, lane: int) -> tuple[Mapping[str, str | None], Sequence[str]]:
+        return self._works(self._briefs[lane]), ()
 
     async def close(self) -> None:
         """There is nothing to let go."""
+
+
+class MemoryInbox:
+    """`engine.Inbox` over a list."""
+
+    def __init__(self, requests: list[Directed]) -> None:
+        self._requests = requests
+
+    def take(self) -> Sequence[Directed]:
+        return list(self._requests)
+
+    def done(self, request: str) -> None:
+        self._requests[:] = [one for one in self._requests if one.request != request]
 
 
 def based(files: Mapping[str, str], tree: str = "tree") -> Based:
@@ -187,6 +213,32 @@ class ScriptedModel:
         return Reply(said, model="scripted", usage=Usage(self._seconds, read, tokens(said)))
 
 
+class _Skipping(selectors.DefaultSelector):
+    """Waits for nothing: what would be waited is added up."""
+
+    skipped = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        found = super().select(timeout and 0.0)
+        self.skipped += 0.0 if found else timeout or 0.0
+        return found
+
+
+class SkippingLoop(asyncio.SelectorEventLoop):
+    """An event loop in which time that would be waited passes at once."""
+
+    def __init__(self) -> None:
+        self._waits = _Skipping()
+        super().__init__(self._waits)
+
+    def skipped(self) -> float:
+        """Seconds that passed so."""
+        return self._waits.skipped
+
+    def time(self) -> float:
+        return super().time() + self._waits.skipped
+
+
 HOST = Host("0123456789abcdef", "Test", "1", "none")
 
 
@@ -204,10 +256,17 @@ class Lab:
     texts: dict[str, str] = field(default_factory=dict)
     files: Mapping[str, str] | None = None
     """Of a code study: the files that may be changed."""
+    works: Callable[[str], Mapping[str, str | None]] = lambda _: {}
+    """What a session of a coding agent leaves otherwise, from its brief."""
+    requests: list[Directed] | None = None
+    """What people ask for, if anybody listens: whatever is in it is taken out and carried out."""
+    skips: bool = False
+    """Whether time that would be waited passes at once: only for a study in which nothing is done in threads."""
 
     def session(self, crash: int | None = None) -> StudyClosed | None:
         """One controller, from start to end. Raises Crash where it was told to."""
-        return asyncio.run(self._session(crash))
+        with asyncio.Runner(loop_factory=SkippingLoop if self.skips else None) as runner:
+            return runner.run(self._session(crash))
 
     def to_the_end(self, crashes: Iterator[int]) -> int:
         """Controllers, each dying where `crashes` says, until one ends; the number of crashes that happened."""
@@ -228,9 +287,12 @@ class Lab:
         base = None if self.files is None else based(self.files)
         study = open_study(ledger, Session(self.terms, resumed, based=base))
         where = Surroundings("/study", "/", {}, {})
-        clock = count()
-        world = World(ledger, executor, where, self.machine.nonce, lambda: next(clock) * 1e-6, self.model)
-        world.workspace = None if self.files is None else MemoryWorkspace()
+        clock, loop = count(), asyncio.get_running_loop()
+        skipped: Callable[[], float] = loop.skipped if isinstance(loop, SkippingLoop) else float
+        now = lambda: next(clock) * 1e-6 + skipped()  # noqa: E731
+        world = World(ledger, executor, where, self.machine.nonce, now, self.model)
+        world.workspace = None if self.files is None else MemoryWorkspace(works=self.works)
+        world.inbox = None if self.requests is None else MemoryInbox(self.requests)
         closed = await Engine(study, self.thought, world).run()
         await executor.close()
         return closed
