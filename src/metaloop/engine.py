@@ -47,9 +47,9 @@ from metaloop.flow import Session as Engagement
 from metaloop.jobs import PROGRESS, Surroundings, job, session
 from metaloop.plan import Act, AskModel, Close, OpenRound, Settle, StartRun, StopRun, StopSession, Think, WakeAt, plan
 from metaloop.policies.told import said, told
-from metaloop.roles import Executor, Gone, Ledger, Model, Outcome, Running, Thought, Watch, Workspace
+from metaloop.roles import Executor, Gone, Ledger, Model, Outcome, Running, StepOutcome, Thought, Watch, Workspace
 from metaloop.study import PREPARE, STARTS, Run, Study, evolve, fold, more_is_there
-from metaloop.terms import PATCHES, Gate, Rung, Terms
+from metaloop.terms import AgentSpec, Gate, PATCHES, Rung, Terms
 from metaloop.values import Failed, Pruned, Ran, Result, Stopped, Value
 
 GRACE_S = 5.0
@@ -193,6 +193,7 @@ def _finished(study: Study, resumed: Resumed) -> bool:
     caps = [(bounds.max_cost_usd, bounds.max_tokens) for bounds in (study.bounds, resumed.bounds)]
     again = copy(study)
     again.bounds, again.closed, again.stop, again.mode, again.faults = resumed.bounds, None, None, "run", 0
+    again.session_faults = 0
     again.abandoned = study.abandoned if caps[0] == caps[1] else None
     if resumed.more:
         more_is_there(again)
@@ -226,6 +227,17 @@ def awaited(study: Study, reply: Replied) -> bool:
 
 
 # ---- running ---------------------------------------------------------------------------------------------------------
+
+
+def _ended(step: StepOutcome, spec: AgentSpec | None) -> str:
+    """How a session ended that did not end well, and what it said last."""
+    how = f"exit code {step.exit}"
+    if step.limit:
+        how = f"it went over its limit of {step.limit}"
+    if step.limit == "wall" and spec is not None:
+        how = f"it took longer than policy.agent.timeout_s ({spec.timeout_s:g} s)"
+    last = (step.stderr.strip() or (said(step.stdout).strip() if step.exit else ""))[-300:]
+    return f"{how}: {last}" if last else how
 
 
 class Engine:
@@ -367,7 +379,7 @@ class Engine:
         for act in acts:
             match act:
                 case WakeAt():
-                    self._wake = act.at
+                    self._wake = min(self._wake, act.at)
                 case StartRun() if act not in self._tasks and (lane := self._lane(act)) is not None:
                     self._lanes[act] = lane
                     self._task(act, self._see_through(act, lane))
@@ -600,8 +612,7 @@ class Engine:
         except UsageError as error:
             problem = str(error)
         if not files and not problem and (step.exit or step.limit):
-            how = f"it was ended ({step.limit})" if step.limit else f"exit code {step.exit}"
-            problem = f"nothing was changed, and {how}: {step.stderr.strip()[-300:]}"
+            problem = f"nothing was changed, and {_ended(step, self.study.bounds.agent)}"
         came = {"files": files, "new": new, "printed": said(step.stdout)[-TOLD:], "problem": problem}
         usage = replace(told(step.stdout), seconds=step.seconds)
         return Reply(msgspec.json.encode(came).decode(), model=name, usage=usage)

@@ -17,7 +17,7 @@ from metaloop.events import Role, Stage
 from metaloop.flow import Runs
 from metaloop.forecast import doomed
 from metaloop.roles import Ending
-from metaloop.study import FAULTS, PREPARE, Round, Study, Tally, Trial
+from metaloop.study import FAULTS, PREPARE, Round, SESSION_FAULTS, Study, Tally, Trial
 from metaloop.values import Failed, Ran
 
 AHEAD = 8
@@ -25,6 +25,9 @@ AHEAD = 8
 
 CHECKPOINT = 20
 """Search rounds from one checkpoint of a provisional search to the next."""
+
+PAUSE_S, LONGEST_S = 1.0, 600.0
+"""Seconds from a faulted round of an agent's sessions to the next: at first, and at most; each twice the one before."""
 
 PROOFS = 3
 """Trials that are put to the proof at a checkpoint, and at the end: the leading few."""
@@ -114,7 +117,7 @@ def plan(study: Study, now: float) -> tuple[Act, ...]:
     acts: list[Act] = []
     for round in study.open.values():
         if study.mode == "run" or round.role == "directed":
-            acts += _wind_up(study, round, abrupt) if abrupt else _advance(study, round)
+            acts += _wind_up(study, round, abrupt) if abrupt else _advance(study, round, now)
     if abrupt:
         return tuple(acts) or (Close(abrupt),)
     if (opening := next_round(study)) is not None:
@@ -157,6 +160,15 @@ def next_round(study: Study) -> OpenRound | None:
     if study.the_terms.order == "strict":
         return OpenRound(number, "search", tally.place) if _all_proposed(study) else None
     return OpenRound(number, "search", study.place)
+
+
+def again_at(round: Round) -> float:
+    """The study second before which a round that faulted does not begin anew: what failed at once, such as at a rate
+    limit, will fail again at once.
+    """
+    if not round.anew or not round.faults:
+        return 0.0
+    return round.faulted_at + min(LONGEST_S, PAUSE_S * 2.0 ** min(round.faults - 1, 30))
 
 
 def ahead(study: Study) -> int:
@@ -241,8 +253,10 @@ def _stale(study: Study, round: Round) -> bool:
     return any(test.kept and test.against != study.tally.incumbent for test in tests if test is not None)
 
 
-def _advance(study: Study, round: Round) -> list[Act]:
+def _advance(study: Study, round: Round, now: float) -> list[Act]:
     """What an open round waits for."""
+    if now < (again := again_at(round)):
+        return [WakeAt(again)]
     for stage in ("propose", "measure"):
         for index, exchange in enumerate(round.asked[stage]):
             if not isinstance(exchange.asked, Runs) and (missing := exchange.missing()):
@@ -293,7 +307,7 @@ def _wind_up(study: Study, round: Round, ending: Ending) -> list[Act]:
         return [act for t, r in running for act in (StartRun(t, r), StopRun(t, r, ending.why))]
     if ending.reason == "faulted" or not runs or not all(run.settled for _, _, run in runs):
         return []  # what cannot be thought is left as it is
-    return _advance(study, round)
+    return _advance(study, round, math.inf)
 
 
 # ---- guards ----------------------------------------------------------------------------------------------------------
@@ -305,8 +319,8 @@ def cut_short(study: Study, now: float) -> Ending | None:
         return Ending("stopped", f"stopped by {study.stop.by}" + (f": {study.stop.why}" if study.stop.why else ""))
     if now >= study.bounds.max_wall_time_s:
         return Ending("wall_clock", f"the study's {study.bounds.max_wall_time_s:g} s of wall clock are used up")
-    if study.faults >= FAULTS:
-        return Ending("faulted", f"{FAULTS} rounds running could not be thought through; the last: {study.fault}")
+    if study.faults - study.session_faults >= FAULTS or study.session_faults >= SESSION_FAULTS:
+        return Ending("faulted", f"{study.faults} rounds running could not be thought through; the last: {study.fault}")
     return None
 
 

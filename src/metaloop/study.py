@@ -84,7 +84,8 @@ PEERS = 100
 """Trials whose reports are kept in mind for comparison."""
 
 FAULTS = 5
-"""So many faulted rounds running end a study."""
+SESSION_FAULTS = 10
+"""So many faulted rounds running end a study; so many, where an agent was at work in them, between which are pauses."""
 
 NO_OTHERS: dict[str, float] = {}
 """The further means of every score that has none: an empty dictionary each would be 6 % of all that a trial takes."""
@@ -249,6 +250,9 @@ class Round(Struct):
     fruitless: int = 0
     fault: str = ""
     """Sessions of an agent that came to nothing before it was opened again, and why the last could not be used."""
+    faults: int = 0
+    faulted_at: float = 0.0
+    """Of one that began anew after sessions: how many such rounds there were running then, and when that was."""
 
 
 class Tally(Value, frozen=True):
@@ -388,9 +392,11 @@ class Study:
         """Paths of what else is in that folder: files that may not be changed."""
         self.contents: dict[str, str] = {}
         """Texts of files, by digest: of the base, and of everything that was proposed."""
-        self.faults = 0
+        self.faults = self.session_faults = 0
         self.fault = ""
-        """How many rounds running could not be thought through, and why the last could not."""
+        """How many rounds running could not be thought through; in how many of them an agent was at work; and why the
+        last could not.
+        """
         self.texts: dict[str, str] = {}
         """What prompts are made of, as this session has it."""
         self.costs: dict[str, Usage] = {}
@@ -643,7 +649,9 @@ def _resume(study: Study, event: Resumed, place: int) -> None:
     study.rung, study.config, study.version = event.rung, event.config, event.version
     study.rungs.append((place, event.sandbox))
     study.sessions += 1
-    study.stop, study.paused, study.faults = None, False, 0
+    study.stop, study.paused, study.faults, study.session_faults = None, False, 0, 0
+    for round in study.open.values() if study.closed else ():
+        round.faults = 0  # who goes on with a study that had ended wants it tried now
     study.degraded, study.abandoned = {}, None
     _forget_asks(study, prompts_changed)
     if study.closed and study.closed.reason == "prepare_failed":
@@ -671,6 +679,9 @@ def _fault(study: Study, event: Faulted) -> None:
     _lost(study, [exchange for exchange in asked if exchange.at_work])
     round.fruitless += sum(exchange.roles == ("agent",) and not exchange.missing() for exchange in asked)
     round.anew, round.fault = event.stage == "propose", event.reason
+    if any(exchange.roles == ("agent",) for exchange in asked):
+        study.session_faults += 1
+        round.faults, round.faulted_at = study.session_faults, study.at
     asked.clear()
     study.faults += 1
     study.fault = event.reason
@@ -839,7 +850,7 @@ def _decide(study: Study, event: Decided, place: int) -> None:
     round, decision, before = study.open.pop(event.round), event.decision, study.tally
     if round.role == "holdout":
         return  # nothing follows from it, for the search least of all
-    study.faults = 0
+    study.faults = study.session_faults = 0
     crowned = decision.crowned is not None and decision.crowned != before.incumbent
     for number in round.trials:
         _settle(study, round, study.trials[number], decision, place)

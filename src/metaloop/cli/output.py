@@ -266,6 +266,13 @@ def asked(study: Study) -> list[str]:
     return [f"{role}: {told_usage(usage)}" for role, usage in sorted(study.costs.items())]
 
 
+def spell(seconds: float) -> str:
+    """A time in a few characters: `0.4 s`, `12 s`, `3 min`, `2.5 h`."""
+    if seconds < 120:
+        return f"{seconds:.1f} s" if 0 < seconds < 1 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.3g} h"
+
+
 def told_usage(usage: Usage) -> str:
     """Tokens and money; the time it took, where nobody counted tokens."""
     if not usage.tokens:

@@ -242,6 +242,9 @@ def _status_lines(opened: Opened, last: int) -> Iterator[str]:
         yield f"  held out: {line}"
     for role, why in study.degraded.items():
         yield f"  {role}: degraded: {why}"
+    if study.faults and study.closed is None:
+        rounds = "round" if study.faults == 1 else f"{study.faults} rounds running"
+        yield f"  {rounds} could not be thought through; the last: {study.fault}"
     for text in study.alerts[-3:]:
         yield f"  alert: {text}"
     yield f"  scored {scored(study)}"
@@ -286,6 +289,7 @@ def _state(opened: Opened, last: int) -> dict[str, object]:
         "best": None if study.incumbent is None else _row(row(study, study.incumbent)),
         "fallbacks": study.fallbacks,
         "degraded": study.degraded,
+        "faults": {"running": study.faults, "last": study.fault},
         "asked": {role: msgspec.to_builtins(usage) for role, usage in study.costs.items()},
         "alerts": study.alerts,
         "gates": list(gates(study)),

@@ -16,7 +16,7 @@ from cyclopts import Parameter
 
 from metaloop.adapters.inbox import request_id
 from metaloop.adapters.projections import Paths
-from metaloop.cli.output import COLOURS, card, clean, fitted, overwrite, say, shown, tell, tell_json, trial_line
+from metaloop.cli.output import COLOURS, card, clean, fitted, overwrite, say, shown, spell, tell, tell_json, trial_line
 from metaloop.config import Outcome, asking, drive, holding, surroundings, unenforceable
 from metaloop.errors import BaselineError, UsageError
 from metaloop.evaluators.judge import told_held
@@ -34,6 +34,7 @@ from metaloop.events import (
     RoundOpened,
     Why,
 )
+from metaloop.plan import again_at
 from metaloop.preflight import wrong_sign
 from metaloop.records import TIERS, held_out, row, totals
 from metaloop.study import HELD_OUT, PREPARE, Study
@@ -157,7 +158,7 @@ class Narrator:
                 case Alerted(text):
                     self.warn(text)
                 case Faulted(round, _, reason):
-                    self.warn(f"round {round} begins anew: {reason}")
+                    self.warn(f"round {round} begins anew: {reason}{_next_try(study, round, entry.at)}")
                 case Degraded(role, why):
                     self.warn(f"{role}: nobody answers: {why}" if why else f"{role}: answers again")
                 case Decided(round):
@@ -180,6 +181,13 @@ class Narrator:
     def close(self) -> None:
         if self._bar:
             self._bar.clear()
+
+
+def _next_try(study: Study, number: int, now: float) -> str:
+    """When a round that faulted begins anew, where that is not at once."""
+    round = study.open.get(number)
+    left = again_at(round) - now if round is not None and study.closed is None else 0.0
+    return f"; next try in {spell(left)}" if left > 0 else ""
 
 
 class _Bar:

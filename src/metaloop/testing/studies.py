@@ -12,7 +12,7 @@ from random import Random
 from msgspec.structs import replace
 
 from metaloop import __version__
-from metaloop.engine import Engine, Session, World, open_study
+from metaloop.engine import Engine, Observer, Session, World, open_study
 from metaloop.events import (
     Asked,
     Based,
@@ -140,13 +140,17 @@ class TakingTurns(InProcessExecutor):
 class MemoryWorkspace:
     """`roles.Workspace` without a disk: a lane's directory is the JSON of what lies over the base.
 
-    `works`: the files that differ after a session of a coding agent, from its brief.
+    `works`: the files that differ after a session of a coding agent, from its brief. `briefs`: those that survive us,
+    by lane.
     """
 
     def __init__(
-        self, touched: Sequence[str] = (), works: Callable[[str], Mapping[str, str | None]] = lambda _: {}
+        self,
+        touched: Sequence[str] = (),
+        works: Callable[[str], Mapping[str, str | None]] = lambda _: {},
+        briefs: dict[int, str] | None = None,
     ) -> None:
-        self._touched, self._works, self._briefs = touched, works, dict[int, str]()
+        self._touched, self._works, self._briefs = touched, works, {} if briefs is None else briefs
 
     async def open(self, lane: int, overlay: Mapping[str, str]) -> str:  # noqa: ARG002 - any lane
         return json.dumps(overlay)
@@ -258,8 +262,11 @@ class Lab:
     """Of a code study: the files that may be changed."""
     works: Callable[[str], Mapping[str, str | None]] = lambda _: {}
     """What a session of a coding agent leaves otherwise, from its brief."""
+    briefs: dict[int, str] = field(default_factory=dict)
     requests: list[Directed] | None = None
     """What people ask for, if anybody listens: whatever is in it is taken out and carried out."""
+    observe: Observer | None = None
+    """Hears of all that is recorded."""
     skips: bool = False
     """Whether time that would be waited passes at once: only for a study in which nothing is done in threads."""
 
@@ -291,8 +298,9 @@ class Lab:
         skipped: Callable[[], float] = loop.skipped if isinstance(loop, SkippingLoop) else float
         now = lambda: next(clock) * 1e-6 + skipped()  # noqa: E731
         world = World(ledger, executor, where, self.machine.nonce, now, self.model)
-        world.workspace = None if self.files is None else MemoryWorkspace(works=self.works)
+        world.workspace = None if self.files is None else MemoryWorkspace(works=self.works, briefs=self.briefs)
         world.inbox = None if self.requests is None else MemoryInbox(self.requests)
+        world.observers = () if self.observe is None else (self.observe,)
         closed = await Engine(study, self.thought, world).run()
         await executor.close()
         return closed
