@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -235,7 +236,47 @@ def test_a_session_that_was_lost_with_its_controller_is_charged_in_full_and_once
     assert made("audit").code == 0
     assert made.run().code == 0
     assert spent(made) == 1.25
+    assert "cannot read" not in done.err
     until(lambda: not marked(str(tmp_path)))
+
+
+@pytest.mark.parametrize("how", ["interrupted", "interrupted twice", "study ended"])
+def test_a_session_that_was_ended_is_nobodys_failure_and_its_time_counts(tmp_path: Path, how: str) -> None:
+    """It is none of the round's two, and begins anew where the study goes on; what it had changed by then is undone.
+    Hints that were left meanwhile reach it.
+    """
+    made = employing(tmp_path, "WHY: more", ["{brief}"], seconds=0)
+    script = tmp_path / "agent.py"
+    once = (
+        "import os\nif len(open(LOG).readlines()) == 1:\n    open('src/model.py', 'a').write('(')\n    time.sleep(99)\n"
+    )
+    whole = script.read_text()
+    script.write_text(whole.replace("time.sleep(0)\n", once.replace("LOG", repr(str(tmp_path / "employed.txt")))))
+    made.write(controller={"max_iterations": 1, "max_wall_time_s": 4 if how == "study ended" else 60})
+    process = working(made)
+    if how != "study ended":
+        time.sleep(2)
+        signals = (signal.SIGINT, signal.SIGINT) if how == "interrupted twice" else (signal.SIGINT,)
+        for number in signals:
+            process.send_signal(number)
+            time.sleep(0.3)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == (0 if how == "study ended" else 130), err
+    state = made("status", "--json").json
+    least = {"interrupted": 7, "interrupted twice": 2.5, "study ended": 4}[how]
+    assert least <= state["wall_clock_s"] < least + 4
+    assert least - 1 <= state["asked"]["agent"]["seconds"] < least + 4
+    hinted = made("steer", "s", "hint", "mind the tail").code
+    assert hinted == (2 if how == "study ended" else 0)
+    done = made.run("--max-wall-time-s", "60")
+    assert done.code == 0, done.err
+    assert "anew: " not in err + done.err
+    assert "cannot read" not in err + done.err
+    assert ["mind the tail" in brief for (brief,) in employed(made)] == [False, not hinted]
+    assert made.rows()[1]["value"] == pytest.approx(0.2)
+    kinds = [type(entry.event).__name__ for entry in read_ledger(made.study)]
+    assert kinds.count("Replied") == kinds.count("Vanished") == 1
+    assert made("audit").code == 0
 
 
 def test_what_is_lost_again_and_again_does_not_break_a_cap(tmp_path: Path) -> None:
@@ -278,7 +319,7 @@ def test_a_session_has_ended_and_told_before_its_study_is_over(tmp_path: Path, k
     else:
         process.communicate(timeout=30)
     kinds = [type(entry.event).__name__ for entry in read_ledger(made.study)]
-    assert kinds.index("Engaged") < kinds.index("Replied") < kinds.index("StudyClosed"), kinds
+    assert kinds.index("Engaged") < kinds.index("Vanished") < kinds.index("StudyClosed"), kinds
     assert not marked(str(tmp_path))
     assert made("audit").code == 0
 

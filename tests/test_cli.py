@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -13,7 +14,7 @@ import pytest
 
 from metaloop import cli
 from metaloop.cli.output import clean, overwrite
-from workshop import METALOOP, Workshop
+from workshop import BOWL, METALOOP, Workshop, until
 
 HERE = Path(__file__).parent
 BAD = sorted(path for path in (HERE / "bad_configs").glob("*.yaml") if not path.name.startswith(("00", "27")))
@@ -396,3 +397,19 @@ def test_status_shows_what_is_being_proven(tmp_path: Path) -> None:
     assert {who for who, _, _ in seen} == {"0 and 1"}
     assert any(0 < int(done) < int(of) for _, done, of in seen)
     assert "proof:" not in w("status").out
+
+
+def test_time_until_an_interrupt_counts_as_wall_clock(tmp_path: Path) -> None:
+    """Also where nothing was to be recorded of it, as in a pause in which nothing runs."""
+    w = Workshop(tmp_path, "time.sleep(0.5)\n" + BOWL)
+    process = w.start("run", "study.yaml")
+    until(lambda: list(w.study.glob("trials/*/*/train.out")), 20)
+    assert w("steer", "s", "pause").code == 0
+    until(lambda: "Decided" in (w.study / "ledger.jsonl").read_text(), 20)
+    time.sleep(3)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130, err
+    assert 3 < w("status", "--json").json["wall_clock_s"] < 9
+    assert w("audit").code == 0
+    assert w.run().code == 0

@@ -28,6 +28,7 @@ from metaloop.events import (
     Fact,
     Faulted,
     Finished,
+    Interrupted,
     Measured,
     Proposed,
     Refused,
@@ -133,7 +134,7 @@ def _check(study: Study, entry: Entry, thought: Thought, due: list[Event]) -> st
             return "" if said == event.why else f"condemned for {event.why!r}, and what follows is {said!r}"
         case Based():
             return "a study has one base, from its start" if study.tree or study.rounds else ""
-        case Resumed() | Directed() | Alerted() | Degraded() | Faulted():
+        case Resumed() | Directed() | Alerted() | Degraded() | Faulted() | Interrupted():
             return ""
 
 

@@ -32,6 +32,7 @@ from metaloop.events import (
     Fact,
     Faulted,
     Finished,
+    Interrupted,
     Replied,
     Reply,
     Reported,
@@ -49,8 +50,8 @@ from metaloop.plan import Act, AskModel, Close, OpenRound, Settle, StartRun, Sto
 from metaloop.policies.told import said, told
 from metaloop.roles import Executor, Gone, Ledger, Model, Outcome, Running, StepOutcome, Thought, Watch, Workspace
 from metaloop.study import PREPARE, STARTS, Run, Study, evolve, fold, more_is_there
-from metaloop.terms import AgentSpec, Gate, PATCHES, Rung, Terms
-from metaloop.values import Failed, Pruned, Ran, Result, Stopped, Value
+from metaloop.terms import PATCHES, AgentSpec, Gate, Rung, Terms
+from metaloop.values import Failed, Pruned, Ran, Result, Stopped, Usage, Value
 
 GRACE_S = 5.0
 """Seconds that a running trial is given to end by itself after the first interrupt."""
@@ -229,6 +230,11 @@ def awaited(study: Study, reply: Replied) -> bool:
 # ---- running ---------------------------------------------------------------------------------------------------------
 
 
+def spent(step: StepOutcome) -> Usage:
+    """What a session took, as far as it told."""
+    return replace(told(step.stdout), seconds=step.seconds)
+
+
 def _ended(step: StepOutcome, spec: AgentSpec | None) -> str:
     """How a session ended that did not end well, and what it said last."""
     how = f"exit code {step.exit}"
@@ -273,10 +279,15 @@ class Engine:
                 if self._until is None:
                     self._launch(left)
                 elif not self._tasks or self.world.now() > self._given_up:
+                    if self.study.closed is None:
+                        self._append(Interrupted("interrupted"))
                     return None  # whatever does not even end now is left to `close`, and found again by its handle
                 else:
                     self._cut()
                 await self._news()
+        except UsageError as error:  # something has to be mended by hand: the time until then counts
+            self._append(Interrupted(str(error)))
+            raise
         finally:
             await self._abandon()
 
@@ -303,8 +314,9 @@ class Engine:
             self._cancel_asks()
 
     def _cancel_asks(self) -> None:
+        """Not so sessions: those are ended, which is recorded."""
         for act, task in self._tasks.items():
-            if isinstance(act, AskModel):
+            if isinstance(act, AskModel) and act not in self._benches:
                 task.cancel()
 
     # ---- thought, recorded
@@ -342,9 +354,13 @@ class Engine:
     def _step(self, acts: Sequence[Act]) -> tuple[Event, ...]:
         """The facts of the first act that only has to be thought; empty when there is none."""
         for act in acts:
-            if (self._until is None or not isinstance(act, OpenRound | Close)) and (events := self._follows(act)):
+            if (self._until is None or not self._begins(act)) and (events := self._follows(act)):
                 return events
         return ()
+
+    def _begins(self, act: Act) -> bool:
+        """Whether it is the beginning, or the end, of something: not to be done after an interrupt."""
+        return isinstance(act, OpenRound | Close) or (isinstance(act, Think) and self.study.open[act.round].anew)
 
     def _follows(self, act: Act) -> tuple[Event, ...]:
         study = self.study
@@ -389,7 +405,7 @@ class Engine:
                 case AskModel() if act not in self._tasks:
                     self._task(act, self._ask(act))
                 case StopSession() if act not in self._tasks:
-                    self._task(act, self._end(act))
+                    self._task(act, self._end(self.study.open[act.round].asked[act.stage][act.index].handle))
                 case _:
                     pass
 
@@ -561,7 +577,7 @@ class Engine:
     # ---- a coding agent
 
     async def _engage(self, act: AskModel, ask: Engagement) -> Reply | None:
-        """One session, from wherever it stands to its end. None where it was lost with its controller."""
+        """One session, from wherever it stands to its end. None where it was lost with its controller, or was ended."""
         world, exchange = self.world, self.study.open[act.round].asked[act.stage][act.index]
         spec, workspace = self.study.bounds.agent, world.workspace
         assert spec is not None, "a policy sets an agent to work, and none was given"
@@ -586,13 +602,16 @@ class Engine:
                 self._append(Engaged(act.round, act.stage, act.index, lane, handle), at=at)
                 await world.executor.release(handle)
                 outcome = await world.executor.wait(handle)
+            if not isinstance(outcome, Gone) and outcome.steps[-1].limit == "stopped":
+                usage = self._charged(Reply(None, usage=spent(outcome.steps[-1])), exchange, outcome).usage
+                self._append(Vanished(act.round, act.stage, act.index, usage))
+                return None
             reply = await self._written(lane, spec.command[0], outcome)
             return self._charged(reply, exchange, outcome)
         finally:
             del self._benches[act]
 
-    async def _end(self, act: StopSession) -> None:
-        handle = self.study.open[act.round].asked[act.stage][act.index].handle
+    async def _end(self, handle: str) -> None:
         await self.world.executor.stop(handle)
 
     def _bench(self) -> int:
@@ -600,7 +619,7 @@ class Engine:
         return next(lane for lane in count(BENCHES) if lane not in self._benches.values())
 
     async def _written(self, lane: int, who: str, outcome: Outcome | Gone) -> Reply:
-        """What a session came to. One that was cut short counts for what it has written."""
+        """What a session came to. One that went over its limits counts for what it has written."""
         assert self.world.workspace is not None
         if isinstance(outcome, Gone):
             return Reply(None, problem=f"{who}: it vanished, and nothing is left of it", trouble="outage")
@@ -614,8 +633,7 @@ class Engine:
         if not files and not problem and (step.exit or step.limit):
             problem = f"nothing was changed, and {_ended(step, self.study.bounds.agent)}"
         came = {"files": files, "new": new, "printed": said(step.stdout)[-TOLD:], "problem": problem}
-        usage = replace(told(step.stdout), seconds=step.seconds)
-        return Reply(msgspec.json.encode(came).decode(), model=name, usage=usage)
+        return Reply(msgspec.json.encode(came).decode(), model=name, usage=spent(step))
 
     def _charged(self, reply: Reply, exchange: Exchange, outcome: Outcome | Gone) -> Reply:
         """With what the session is charged. What a person should know of that is said, the same thing once."""
@@ -652,9 +670,22 @@ class Engine:
             stop = StopRun(run.trial, run.run, "interrupted")
             if stop not in self._tasks and (run.trial, run.run) not in self._stops:
                 self._task(stop, self._stop(run.trial, run.run, Stopped("interrupt", "interrupted")))
+        for act, handle in self._working().items():
+            end = StopSession(act.round, act.stage, act.index)
+            if end not in self._tasks:
+                self._task(end, self._end(handle))
         self._cancel_asks()
         self._until = float("inf")
         self._given_up = self.world.now() + LAST_S
+
+    def _working(self) -> dict[AskModel, str]:
+        """The handles of agents that are at work."""
+        found: dict[AskModel, str] = {}
+        for act in (act for act in self._benches if isinstance(act, AskModel)):
+            asked = self.study.open[act.round].asked[act.stage] if act.round in self.study.open else []
+            if act.index < len(asked) and asked[act.index].at_work:
+                found[act] = asked[act.index].handle
+        return found
 
     async def _abandon(self) -> None:
         """Nothing of ours goes on after we return; processes of trials do, and are found again by their handles."""

@@ -145,13 +145,15 @@ class Engaged(Event, frozen=True, tag="Engaged"):
 
 
 class Vanished(Event, frozen=True, tag="Vanished"):
-    """The session that an agent was set to work on is gone, with its controller, and nobody knows what it spent: it is
-    charged at its worst case, and asked for anew.
+    """The session that an agent was set to work on did not come to its end, for no reason of its own, and is asked for
+    anew. It was ended, by an interrupt or with the study, and is charged `usage`; or it is gone with its controller,
+    nobody knows what it spent, and it is charged at its worst case.
     """
 
     round: int
     stage: Stage
     index: int
+    usage: Usage | None = None
 
 
 class Replied(Event, frozen=True, tag="Replied"):
@@ -285,6 +287,12 @@ class Alerted(Event, frozen=True, tag="Alerted"):
     text: str
 
 
+class Interrupted(Event, frozen=True, tag="Interrupted"):
+    """A controller let go of a study before its end, for this reason. Until then it held the lease."""
+
+    why: str
+
+
 class StudyClosed(Event, frozen=True, tag="StudyClosed"):
     """The study ended: `reason` for programs, `why` for people."""
 
@@ -316,6 +324,7 @@ Fact: TypeAlias = (
     | Faulted
     | Directed
     | Alerted
+    | Interrupted
     | StudyClosed
 )
 

@@ -17,7 +17,7 @@ from metaloop.events import Role, Stage
 from metaloop.flow import Runs
 from metaloop.forecast import doomed
 from metaloop.roles import Ending
-from metaloop.study import FAULTS, PREPARE, Round, SESSION_FAULTS, Study, Tally, Trial
+from metaloop.study import FAULTS, PREPARE, SESSION_FAULTS, Round, Study, Tally, Trial
 from metaloop.values import Failed, Ran
 
 AHEAD = 8
@@ -97,7 +97,7 @@ class WakeAt(Act, frozen=True):
 
 
 class StopSession(Act, frozen=True):
-    """End the agent that is at work on this ask: the study is over. What it has told by then is recorded."""
+    """End the agent that is at work on this ask: the study is over. What it has cost by then is recorded."""
 
     round: int
     stage: Stage

@@ -28,6 +28,7 @@ from metaloop.events import (
     Entry,
     Faulted,
     Finished,
+    Interrupted,
     Measured,
     Proposed,
     Refused,
@@ -246,7 +247,7 @@ class Round(Struct):
     beside: int = 0
     """How many were open then whose proposals were not there yet."""
     anew: bool = False
-    """Its proposing broke: it is opened again, and thinks from where it next asks or proposes."""
+    """Its proposing broke, or its first session was lost: it thinks from where it next asks or proposes."""
     fruitless: int = 0
     fault: str = ""
     """Sessions of an agent that came to nothing before it was opened again, and why the last could not be used."""
@@ -615,9 +616,7 @@ def evolve(study: Study, entry: Entry) -> None:
             exchange = study.open[event.round].asked[event.stage][event.index]
             exchange.handle, exchange.lane = event.handle, event.lane
         case Vanished():
-            asked_for = study.open[event.round].asked[event.stage]
-            _lost(study, asked_for[event.index :])
-            del asked_for[event.index :]
+            _vanish(study, event)
         case Abandoned():
             _abandon(study, event)
         case Degraded():
@@ -632,6 +631,8 @@ def evolve(study: Study, entry: Entry) -> None:
             _direct(study, event)
         case Alerted():
             study.alerts.append(event.text)
+        case Interrupted():
+            pass  # it says how long the lease was held
         case StudyClosed():
             study.closed = event
             _forget_asks(study, over=study.mode == "run")
@@ -687,6 +688,16 @@ def _fault(study: Study, event: Faulted) -> None:
     study.fault = event.reason
 
 
+def _vanish(study: Study, event: Vanished) -> None:
+    """A session did not come to its end, and is asked for anew: with what is known then, where it was the first."""
+    round, asked = study.open[event.round], study.open[event.round].asked[event.stage]
+    if event.usage is not None:
+        _charge(study, asked[event.index], 0, event.usage)
+    _lost(study, asked[event.index + (event.usage is not None) :])
+    del asked[event.index :]
+    round.anew = not asked and not round.proposed
+
+
 def _reopen(study: Study, round: Round, place: int) -> None:
     """A round that begins anew thinks from here. In strict order it knows the decisions that it knew."""
     if round.anew:
@@ -713,6 +724,7 @@ def _forget_asks(study: Study, prompts_changed: bool = False, over: bool = False
             engaged = any(exchange.at_work for exchange in asked)
             anew = prompts_changed and stage == "propose" and not (round.proposed or engaged)
             kept = [exchange for exchange in asked if not _unanswered(exchange) or _found_again(exchange, over)]
+            round.anew |= not (kept or round.proposed) and any(exchange.roles == ("agent",) for exchange in asked)
             round.asked[stage] = [] if anew else kept
 
 

@@ -32,6 +32,7 @@ from metaloop.events import (
     Refused,
     Resumed,
     RoundOpened,
+    Vanished,
     Why,
 )
 from metaloop.plan import again_at
@@ -159,6 +160,8 @@ class Narrator:
                     self.warn(text)
                 case Faulted(round, _, reason):
                     self.warn(f"round {round} begins anew: {reason}{_next_try(study, round, entry.at)}")
+                case Vanished(round):
+                    self.warn(f"round {round}: its session was cut off, and begins anew where the study goes on")
                 case Degraded(role, why):
                     self.warn(f"{role}: nobody answers: {why}" if why else f"{role}: answers again")
                 case Decided(round):

@@ -21,6 +21,7 @@ from metaloop.events import (
     Entry,
     Event,
     Finished,
+    Interrupted,
     Replied,
     Reply,
     Resumed,
@@ -316,7 +317,7 @@ def told(entries: Sequence[Entry]) -> list[Event]:
     out: list[Event] = []
     for entry in entries:
         match entry.event:
-            case Resumed():
+            case Resumed() | Interrupted():
                 pass
             case Asked() if entry.place in lost:
                 pass
