@@ -526,7 +526,7 @@ def test_a_controller_that_is_killed_while_it_runs_loses_and_repeats_nothing(tmp
     script = HOLDOUT + "import time; time.sleep(1.5)\n"
     (tmp_path / "sealed.py").write_text(script)
     process = made.start("run", "study.yaml")
-    until(lambda: held_txt(made))
+    until(lambda: len(held_txt(made)) == 2)
     process.kill()
     process.communicate()
     done = made.run()
