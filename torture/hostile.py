@@ -227,7 +227,7 @@ HARMFUL = {
         "    try: s.connect((h, p)); print('EGRESS OK', h, p)\n"
         "    except OSError as e: print(e)"
     ),
-    "abstract-socket": "s = socket.socket(socket.AF_UNIX); s.connect('\\0metaloop-torture'); print('EGRESS OK')",
+    "abstract-socket": "s = socket.socket(socket.AF_UNIX); s.connect('\\0metaloop-torture-PORT'); print('EGRESS OK')",
     "environment": (
         "for p in ('/proc/self/environ', f'/proc/{os.getppid()}/environ', *glob.glob('/proc/[0-9]*/environ')):\n"
         "    try: sys.stdout.buffer.write(open(p, 'rb').read().replace(b'\\0', b'\\n'))\n"
@@ -399,7 +399,7 @@ def socket_server() -> int:
     import socket
 
     listener, other = socket.create_server(("127.0.0.1", 0)), socket.socket(socket.AF_UNIX)
-    other.bind("\0metaloop-torture")
+    other.bind(f"\0metaloop-torture-{listener.getsockname()[1]}")
     other.listen()
     for each in (listener, other):
         threading.Thread(target=lambda each=each: [each.accept() for _ in iter(int, 1)], daemon=True).start()

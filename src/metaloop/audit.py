@@ -1,8 +1,8 @@
 """Does a ledger follow from itself? Every round, proposal, score and decision is thought again and has to be the same.
 
-Pure. What is taken on faith: what processes and models answered (`Finished`, `Replied`), requests from outside, the
-clock, and how another version put its prompts. That artefacts on disk are those that were read is checked by the
-command line.
+Pure. What is taken on faith: what processes and models answered (`Finished`, `Replied`, `Invalidated`), requests from
+outside, the clock, and how another version put its prompts. That artefacts on disk are those that were read is checked
+by the command line.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -29,6 +29,7 @@ from metaloop.events import (
     Faulted,
     Finished,
     Interrupted,
+    Invalidated,
     Measured,
     Proposed,
     Refused,
@@ -134,6 +135,9 @@ def _check(study: Study, entry: Entry, thought: Thought, due: list[Event]) -> st
             return "" if said == event.why else f"condemned for {event.why!r}, and what follows is {said!r}"
         case Based():
             return "a study has one base, from its start" if study.tree or study.rounds else ""
+        case Invalidated():
+            unkept = [number for number in event.trials if not study.trials[number].kept]
+            return f"trial {unkept[0]} was not kept" if unkept else ""
         case Resumed() | Directed() | Alerted() | Degraded() | Faulted() | Interrupted():
             return ""
 

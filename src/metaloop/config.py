@@ -172,7 +172,7 @@ async def drive(
         if request is not None:
             refuse_spent(fold(ledger.read()), file)
             refuse_full(fold(ledger.read()), file)
-        code = _code(file, fold(ledger.read()), tell) if file.terms.mutable else None
+        code = code_of(file, fold(ledger.read()), tell) if file.terms.mutable else None
         based = None if code is None else code.based
         at_hand = Session(file.terms, resumed(file, mode), file.auto, based, missing(climb(file.bounds.sandbox.level)))
         study = open_study(ledger, at_hand, observers)
@@ -193,7 +193,7 @@ async def drive(
         ledger.close()
 
 
-def _watched(study: Study, code: "_Code | None") -> dict[str, str]:
+def watched(study: Study, code: "Code | None") -> dict[str, str]:
     """Frozen files that are watched where they are: those of which candidates have no copy."""
     base = code.base.files if code else {}
     kept = {**study.the_terms.frozen, **study.the_terms.sealed}
@@ -201,7 +201,7 @@ def _watched(study: Study, code: "_Code | None") -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class _Code:
+class Code:
     """A code study's base: where it is, what it is, and what of it is recorded where it is new."""
 
     repo: Path
@@ -224,7 +224,7 @@ class _Code:
         clear(self.place)
 
 
-def _code(file: "StudyFile", study: Study, tell: Callable[[str], None]) -> _Code:
+def code_of(file: "StudyFile", study: Study, tell: Callable[[str], None]) -> Code:
     """The base of a code study: taken when it begins, and the same from then on, whatever the user's folder is."""
     from metaloop.adapters.candidates import recorded
     from metaloop.adapters.workspace.snapshots import opened, snapshot
@@ -234,14 +234,25 @@ def _code(file: "StudyFile", study: Study, tell: Callable[[str], None]) -> _Code
         base = opened(repo)
         if base.tree != study.tree:
             raise Damaged(f"{repo}: expected the snapshot that the study began with, {study.tree}, found {base.tree}")
-        return _Code(repo, base, place, file.terms, file.workdir, tell, None)
+        return Code(repo, base, place, file.terms, file.workdir, tell, None)
     if repo.exists():  # of a start that was killed before it was recorded
         shutil.rmtree(repo)
     base = snapshot(file.workdir, repo, ignore=[file.folder.parent])
     based, left = recorded(repo, base, file.terms)
     for path in left:
         tell(f"{path}: no text, or too long to be changed; it stays as it is")
-    return _Code(repo, base, place, file.terms, file.workdir, tell, based)
+    return Code(repo, base, place, file.terms, file.workdir, tell, based)
+
+
+def restored(folder: Path, study: Study) -> "StudyFile":
+    """What a study file would say, as far as running its trials is concerned; from the ledger alone."""
+    from metaloop.studyfile import Comparability, StudyFile, matching
+
+    base, terms = folder.absolute().parent.parent, study.the_terms
+    root = Path(os.path.normpath(base / terms.workdir))
+    same_host = Comparability(terms.budget_mode, terms.fingerprint, terms.same_host)
+    found = StudyFile(terms, study.bounds, None, base, folder, {}, same_host, study.config)
+    return dataclasses.replace(found, private=matching(root, terms.private))
 
 
 def slots(folder: Path) -> Path:
@@ -291,7 +302,7 @@ async def _run(
     where: Surroundings,
     ledger: Ledger,
     observers: Sequence[Observer],
-    code: "_Code | None",
+    code: "Code | None",
 ) -> Outcome:
     from metaloop.adapters.local import LocalExecutor
 
@@ -306,7 +317,7 @@ async def _run(
         model=model,
         workspace=None if code is None else code.candidates(),
         inbox=FileInbox(file.folder),
-        frozen=FrozenFiles(Path(where.cwd), _watched(study, code)).changed,
+        frozen=FrozenFiles(Path(where.cwd), watched(study, code)).changed,
         observers=tuple(observers),
     )
     engine = Engine(study, thought, world)

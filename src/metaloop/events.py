@@ -287,6 +287,16 @@ class Alerted(Event, frozen=True, tag="Alerted"):
     text: str
 
 
+class Invalidated(Event, frozen=True, tag="Invalidated"):
+    """Trials that were kept are so no longer: the first was run again, and was not what it had been; the others grew
+    from it. `by`: who asked.
+    """
+
+    trials: tuple[int, ...]
+    by: str
+    why: str
+
+
 class Interrupted(Event, frozen=True, tag="Interrupted"):
     """A controller let go of a study before its end, for this reason. Until then it held the lease."""
 
@@ -324,6 +334,7 @@ Fact: TypeAlias = (
     | Faulted
     | Directed
     | Alerted
+    | Invalidated
     | Interrupted
     | StudyClosed
 )

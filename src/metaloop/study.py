@@ -29,6 +29,7 @@ from metaloop.events import (
     Faulted,
     Finished,
     Interrupted,
+    Invalidated,
     Measured,
     Proposed,
     Refused,
@@ -127,7 +128,9 @@ class Run(Struct, gc=False):
 
 _pack = msgpack.Encoder().encode
 _unpack = msgpack.Decoder(Proposal).decode
-Verdict = Literal["open", "crowned", "kept", "provisional", "discarded", "failed", "refused", "pruned", "stopped"]
+Verdict = Literal[
+    "open", "crowned", "kept", "provisional", "discarded", "failed", "refused", "pruned", "stopped", "invalid"
+]
 
 
 class Trial(Struct, gc=False):
@@ -153,6 +156,8 @@ class Trial(Struct, gc=False):
     crowned: bool = False
     provisional: bool = False
     """Kept for looking better, and not put to the proof so far."""
+    invalid: bool = False
+    """Kept once, and found to be not what it was."""
     why: str = ""
     decided_at: int | None = None
     beat: int | None = None
@@ -205,6 +210,8 @@ class Trial(Struct, gc=False):
     def verdict(self) -> Verdict:
         if self.decided_at is None:
             return "open"
+        if self.invalid:
+            return "invalid"
         if self.crowned:
             return "crowned"
         if self.provisional:
@@ -631,6 +638,8 @@ def evolve(study: Study, entry: Entry) -> None:
             _direct(study, event)
         case Alerted():
             study.alerts.append(event.text)
+        case Invalidated():
+            _invalidate(study, event, entry.place)
         case Interrupted():
             pass  # it says how long the lease was held
         case StudyClosed():
@@ -928,6 +937,30 @@ def _rank(study: Study, round: Round, decision: Decision, before: Tally, place: 
     study.provisional = [n for n in (*study.provisional, *decision.provisional) if study.trials[n].provisional]
     if study.the_terms.several == "front":
         study.front = [n for n in (*study.front, *decision.kept) if n not in decision.left]
+
+
+def _invalidate(study: Study, event: Invalidated, place: int) -> None:
+    """They leave the tree. The crown, if one of them had it, goes back to who held it before; what the end had said of
+    it is to be measured again.
+    """
+    for trial in (study.trials[number] for number in event.trials):
+        trial.kept = trial.crowned = trial.provisional = False
+        trial.invalid, trial.why = True, f"{trial.why}; not so any more: {event.why}"
+        study.dropped[trial.number] = place
+    gone, before = set(event.trials), study.tally
+    study.provisional = [number for number in study.provisional if number not in gone]
+    study.front = [number for number in study.front if number not in gone]
+    heirs = (number for _, number in reversed(study.crowns) if not study.trials[number].invalid)
+    heir = next(heirs, study.baseline)
+    leads = None if before.leads in gone else before.leads
+    score = None if heir is None else study.trials[heir].score
+    study.tally = replace(before, place=place, incumbent=heir, leads=leads, best=score.value if score else None)
+    study.tallies[-1] = study.tally
+    if heir is not None and heir != before.incumbent:
+        study.crowns.append((place, heir))
+        study.headline = None
+    if study.tally.leader is not None and study.tally.leader != before.leader:
+        study.leads.append((place, study.tally.leader))
 
 
 def _curve(study: Study, curve: Curve, round: Round, settled: Sequence[Trial]) -> Curve:

@@ -24,6 +24,7 @@ _UNSAFE = str.maketrans(_BIDI | _CONTROLS)
 
 COLOURS = {
     "crowned": "bold green",
+    "invalid": "red",
     "kept": "green",
     "provisional": "cyan",
     "failed": "red",

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 from cyclopts import Parameter
@@ -36,6 +36,9 @@ from metaloop.events import Decided, Entry, Finished, Proposed, Refused, RoundOp
 from metaloop.records import Row, gates, gates_set, held_out, passed, row, scored, totals, unmade, untried
 from metaloop.study import HELD_OUT, PREPARE, Run, Study, Trial, evolve, fold
 from metaloop.values import Params, digest
+
+if TYPE_CHECKING:
+    from metaloop.rerun import Again
 
 Json = Annotated[bool, Parameter(name="--json", negative="", help="One JSON document on stdout, nothing else there.")]
 Format = Literal["tsv", "csv", "jsonl", "autoresearch", "autoresearch-rl", "canonical"]
@@ -175,12 +178,17 @@ def audit(
     study: Named = None,
     /,
     *,
+    rerun: Annotated[bool, Parameter(negative="", help="Also run the best once more, from scratch.")] = False,
+    trial: Annotated[int | None, Parameter(help="With --rerun: another trial that was kept.")] = None,
     json: Json = False,
 ) -> int:
     """Derive every proposal, score and decision again from what stood before it, and check every file that was read.
 
+    With --rerun a trial that is not what it was is recorded as invalid, and leaves the tree with all that grew from it.
     Exit code 0: all of it holds; 6: something does not.
     """
+    if trial is not None and not rerun:
+        raise UsageError("--trial: expected --rerun with it: metaloop audit --rerun --trial 7")
     from metaloop.audit import audit as check
     from metaloop.config import thought_of
 
@@ -190,9 +198,11 @@ def audit(
     findings += [{"place": place, "what": what} for place, what in _artefacts(where, entries)]
     if (sound := integrity(where)) != "ok":
         findings.append({"place": 0, "what": f"SQLite says: {sound}"})
+    ran = _rerun(where, trial) if rerun and not findings else None
     if json:
-        tell_json({"study": str(where), "entries": len(entries), "findings": findings})
-        return 6 if findings else 0
+        told_again = {} if ran is None else {"rerun": msgspec.to_builtins(ran)}
+        tell_json({"study": str(where), "entries": len(entries), "findings": findings, **told_again})
+        return 6 if findings or (ran is not None and ran.why) else 0
     for finding in findings:
         say(f"entry {finding['place']}: {clean(str(finding['what']))}", "red")
     told = fold(entries)
@@ -201,7 +211,28 @@ def audit(
         return 6
     what = f"{len(told.trials)} trials, every proposal, score and decision"
     tell(f"{shown(where)}: all {len(entries)} entries hold: {what}")
-    return 0
+    if ran is None:
+        return 0
+    for old, new in zip(ran.before, ran.again, strict=True):
+        tell(clean(f"  trial {ran.trial} again: {_number(new)}, and was {_number(old)}"))
+    if ran.why:
+        say(clean(f"trial {ran.trial} is not what it was: {ran.why}"), "red")
+        say(
+            f"recorded as invalid: {', '.join(map(str, ran.invalidated))}; metaloop status shows what is best now",
+            "red",
+        )
+    return 6 if ran.why else 0
+
+
+def _rerun(where: Path, trial: int | None) -> "Again":
+    from metaloop.cli.steer import me
+    from metaloop.rerun import rerun
+
+    return rerun(where, trial, me(), lambda line: say(clean(line)))
+
+
+def _number(value: float | None) -> str:
+    return "no number" if value is None else repr(value)
 
 
 def replay(

@@ -74,7 +74,7 @@ def steer(
     """
     opened = read(study)
     where = opened.folder
-    request = _request(op, text, why, by or _me(), trial)
+    request = _request(op, text, why, by or me(), trial)
     if op == "gate":
         request = replace(request, text="", gate=_gate(opened, text, command, phase, timeout_s))
     elif command:
@@ -134,7 +134,8 @@ def _fit(name: str, words: str) -> None:
         raise UsageError(f"{name}: expected UTF-8 text, found bytes that are none") from None
 
 
-def _me() -> str:
+def me() -> str:
+    """Who is at the keyboard, as far as the system knows."""
     with contextlib.suppress(OSError, KeyError, ImportError):  # a user without a name, as in some containers
         return getpass.getuser()
     return "person"

@@ -7,6 +7,7 @@ ever gave another value the metric is deterministic: then, and with `strict`, be
 spent.
 """
 
+import math
 from collections.abc import Generator, Iterator, Sequence
 from statistics import fmean, stdev
 from typing import Literal, TypeAlias, TypeVar, cast
@@ -486,3 +487,35 @@ def _plain_mean(values: Sequence[float]) -> float:
 def _reason(results: Sequence[Result | None]) -> str:
     """Why a run gave no value, of the first that did not."""
     return next((str(getattr(result, "reason", "")) for result in results if not isinstance(result, Ran)), "")
+
+
+# ---- run again, long after -------------------------------------------------------------------------------------------
+
+SIGMAS = 3.0
+"""So many standard errors worse than it was, and a trial that is run again is not what it was."""
+
+
+def undone(study: Study, before: Sequence[Result], again: Sequence[Result]) -> str:
+    """Why runs of a kept trial that were made again, under the same seeds, speak against it; empty where they do not.
+
+    Without noise they have to be the same. With noise their mean may be worse by what chance would do, and no more: by
+    3 sd of sqrt(2/n), as both sides have n runs.
+    """
+    pairs = [
+        (_value(study.objective, old), _value(study.objective, new)) for old, new in zip(before, again, strict=True)
+    ]
+    failed = [result for result in again if not isinstance(result, Ran)]
+    if failed:
+        return f"run again, it failed: {getattr(failed[0], 'reason', '') or 'it gave no metric'}"
+    loss = [study.objective.gain(old, new) for old, new in pairs if old is not None and new is not None]
+    if not loss:
+        return ""
+    name, mean = study.objective.metric, sum(loss) / len(loss)
+    width = study.evidence[-1][1].width() or 0.0
+    if study.deterministic_at():
+        differ = next(((old, new) for old, new in pairs if old != new), None)
+        return "" if differ is None else f"run again, {name} = {differ[1]!r}, and was {differ[0]!r}, without any noise"
+    if mean > SIGMAS * width * math.sqrt(2 / len(loss)) and mean > 0:
+        runs = "once" if len(loss) == 1 else f"in the mean of {len(loss)}"
+        return f"run again, {name} is worse by {mean:.4g} {runs}, more than noise of {width:.3g} (sd) explains"
+    return ""

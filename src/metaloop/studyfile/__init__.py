@@ -22,6 +22,7 @@ from metaloop.edits.contract import covers
 from metaloop.errors import ConfigError, Faults
 from metaloop.studyfile import schema, yaml12
 from metaloop.studyfile.crosschecks import Checks, arms, asks, edits
+from metaloop.studyfile.globs import Tree
 from metaloop.studyfile.schema import Document, Fault, RangeKeys, dotted, found
 from metaloop.studyfile.yaml12 import Node, Place, Unreadable
 from metaloop.terms import AgentSpec, Baseline, Bounds, Gate, Limits, ModelSpec, Sandbox, Terms
@@ -645,6 +646,11 @@ def _model(keys: schema.ModelKeys) -> ModelSpec:
 def _comparability(document: Document) -> Comparability:
     keys = document.comparability
     return Comparability(keys.budget_mode, (keys.expected_hardware_fingerprint or "").lower(), keys.strict)
+
+
+def matching(root: Path, globs: Sequence[str]) -> tuple[str, ...]:
+    """The files below a folder that globs mean, by their paths in it."""
+    return tuple(sorted(Tree(root).matched({(index,): glob for index, glob in enumerate(globs)}, [])))
 
 
 # ---- what cannot run, and what changes nothing -----------------------------------------------------------------------
