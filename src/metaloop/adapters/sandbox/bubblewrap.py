@@ -2,8 +2,9 @@
 
 What a program finds: its own processes alone (`/proc`), a minimal `/dev`, `/tmp` and `/dev/shm` of `scratch` bytes, the
 paths that were named, at their own places, and nothing else; or the whole machine read-only, but for `/run`, where its
-services listen, and what is hidden. User and file owners are the caller's, with no capability: what belongs to others
-and is closed to them stays closed, to root as well.
+services listen, and what is hidden. Where `/tmp` is the machine's, `/dev/shm` is the program's own, without a limit.
+User and file owners are the caller's, with no capability: what belongs to others and is closed to them stays closed, to
+root as well.
 
 Not covered. A socket in a folder that is shown can be connected to, read-only or not: show no folder with sockets of
 services. With the network on, that includes the machine's abstract sockets. What is hidden must exist when the job is
@@ -26,7 +27,6 @@ ALWAYS = (
 )  # fmt: skip
 SHOWN = ("read", "write")
 LEAST = 4096  # a tmpfs of no bytes is one without a limit
-SHM = 64 << 20  # of who has the machine's /tmp
 MOST_WORDS = 8900  # bubblewrap takes 9000, the command's own among them
 
 
@@ -65,7 +65,8 @@ def arguments(cwd: str, walls: Walls, env: Mapping[str, str]) -> list[str]:
 def _own(walls: Walls, host: bool) -> dict[str, list[str]]:
     """What is not the machine's, by path."""
     empty = ["--perms", "0555", "--tmpfs"]
-    scratch = ["--perms", "1777", "--size", str(max(LEAST, SHM if walls.scratch is None else walls.scratch)), "--tmpfs"]
+    size = () if walls.scratch is None else ("--size", str(max(LEAST, walls.scratch)))  # else half of the memory
+    scratch = ["--perms", "1777", *size, "--tmpfs"]
     own = {"/proc": ["--proc", "/proc"], "/dev": ["--dev", "/dev"], "/dev/shm": [*scratch, "/dev/shm"]}
     if walls.devices:
         own["/dev"] = ["--dev-bind", "/dev", "/dev"]
