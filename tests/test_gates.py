@@ -1,19 +1,29 @@
 """Gates: commands that a candidate has to pass, by all of a study or by one branch of its tree."""
 
+import asyncio
 import contextlib
 import json
 import os
 import signal
 import sys
+from itertools import count
 from pathlib import Path
 
 import pytest
 
-from metaloop.events import Directed
-from metaloop.study import evolve
+from metaloop import __version__
+from metaloop.audit import audit
+from metaloop.engine import Engine, Session, World, open_study
+from metaloop.events import Directed, Entry, Proposed, Resumed
+from metaloop.jobs import Surroundings
+from metaloop.roles import Job, Step, StepOutcome
+from metaloop.study import Round, evolve, fold
 from metaloop.terms import Gate
+from metaloop.testing import Machine
+from metaloop.testing.studies import HOST, MemoryLedger, MemoryWorkspace, TakingTurns, based
+from metaloop.values import Proposal
 from test_code_study import block, git, ideas, shop
-from test_tree import ended, grown
+from test_tree import ROOT, ended, grown
 from workshop import Workshop, until
 
 PYTHON = [sys.executable, "-c"]
@@ -264,6 +274,72 @@ def test_what_failed_at_a_gate_that_was_taken_away_is_as_if_it_had_not_been_trie
     assert made("audit").code == 0
     twice = made("run-one", "study.yaml", "--diff", str(tmp_path / "ideas/05.txt"))
     assert f"the same as trial {again[-1]['trial']}" in twice.out, twice
+
+
+class Late(TakingTurns):
+    """Whose second start takes its time: then somebody sets a gate."""
+
+    def __init__(self, machine: Machine, inbox: "Letters") -> None:
+        super().__init__(machine)
+        self._inbox, self._count = inbox, 0
+
+    async def start(self, job: Job) -> str:
+        self._count += 1
+        if self._count == 2:
+            self._inbox.waiting.append(Directed("r", "gate", "anna", gate=Gate("no", ("x",))))
+            while self._inbox.waiting:
+                await asyncio.sleep(0.01)
+        return await super().start(job)
+
+
+class Letters:
+    def __init__(self) -> None:
+        self.waiting: list[Directed] = []
+
+    def take(self) -> list[Directed]:
+        return list(self.waiting)
+
+    def done(self, request: str) -> None:
+        self.waiting = [letter for letter in self.waiting if letter.request != request]
+
+
+def test_a_gate_that_is_set_while_a_trial_is_being_started_holds_for_it() -> None:
+    """What the ledger says that a trial had to pass is what it was run with: it is started anew."""
+    lab, inbox = grown([(0, 5.0), (0, 2.0)]), Letters()
+    ledger, executor, clock = MemoryLedger(lab.entries), Late(lab.machine, inbox), count()
+    session = Session(lab.terms, Resumed(lab.bounds, HOST, __version__, "none", "", "run", {}), based=based(ROOT))
+    study = open_study(ledger, session)
+    world = World(ledger, executor, Surroundings("/study", "/", {}, {}), lab.machine.nonce, lambda: next(clock) * 1e-6)
+    world.workspace, world.inbox = MemoryWorkspace(), inbox
+    assert asyncio.run(Engine(study, lab.thought, world).run()) is not None
+    jobs = {kept.job.env["METALOOP_TRIAL"]: kept for kept in lab.machine.store.values() if "/r0-" in kept.job.dir}
+    ran = {number: [step.name for step in kept.job.steps] for number, kept in jobs.items()}
+    assert ran == {"0": ["train"], "1": ["gate-no", "train"], "2": ["gate-no", "train"]}
+    assert {number: [gate.name for gate in gates] for number, gates in fold(lab.entries).gated.items()} == {
+        1: ["no"], 2: ["no"]}  # fmt: skip
+    assert not list(audit(lab.entries, lambda _: lab.thought))
+
+
+def test_a_round_that_was_open_when_a_gate_was_taken_away_goes_on_knowing_what_it_knew() -> None:
+    """So that a flow which asked for something else, since this was tried, finds that again after a crash."""
+    lab = grown([(0, 5.0), (0, 2.0)], gates=(Gate("no", ("x",)),))
+    perform = lab.machine.perform
+
+    def failing(job: Job, step: Step) -> StepOutcome | str:
+        bad = step.name == "gate-no" and job.env["METALOOP_TRIAL"] == "1"
+        return StepOutcome(step.name, 1, None, None, 1.0, "", "") if bad else perform(job, step)
+
+    lab.machine.perform = failing  # type: ignore[method-assign]
+    study = ended(lab)
+    change, before, after = study.trials[1].change, Round(9, "search", 0, study.place), Round(10, "search", 0, 10_000)
+    evolve(study, Entry(study.place + 1, study.at, 0.0, Directed("r", "ungate", "ben", text="no")))
+    assert study.view(before).taken(change) == study.view(before).tried(change) == 1
+    assert study.view(after).taken(change) is None
+    assert not study.view(before).freed(1)
+    study.open[10] = after
+    evolve(study, Entry(10_001, study.at, 0.0, Proposed(10, 3, Proposal(change, "test"))))
+    assert (study.view(before).taken(change), study.view(after).taken(change)) == (1, 3)
+    assert study.view(Round(11, "search", 0, 10_002)).tried(change) == 3
 
 
 def test_a_gate_that_could_not_be_started_is_not_held_against_the_candidate(tmp_path: Path) -> None:
