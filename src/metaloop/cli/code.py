@@ -38,7 +38,7 @@ def diff(
             say(clean(f"trial {told.number} was refused, and never ran: {told.refusal.reason}"), "yellow")
     if unmade(opened.study, new):
         text = wanted(opened, new)
-        known = "this is what was asked for, as it came" if text else "and what was asked for is not in the ledger"
+        known = "this is what was asked for, as it came" if text else "no text of it is in the ledger"
         say(f"nothing of it was applied; {known}", "yellow")
     else:
         text = difference(opened.study, Params({}) if old is None else old.change, new.change)

@@ -48,6 +48,9 @@ COMES_OF_IT: dict[str, str] = {
     "ungate": "trials that begin from now on need not pass it, and what failed at it may be tried again",
 }
 
+LATER = dict.fromkeys(("gate", "ungate"), "; no controller runs: the next `metaloop run` goes by it")
+LATER["kill"] = "; no controller runs: the next `metaloop run` does it"
+
 
 def steer(
     study: Annotated[str, Parameter(help="The study's file, folder or name.")],
@@ -245,6 +248,6 @@ def _told(where: Path, request: Directed, entry: Entry | None, pid: int | None, 
             "yellow",
         )
     else:
-        late = "; no controller runs: the next `metaloop run` does it" if pid is None and request.op == "kill" else ""
+        late = LATER.get(request.op, "") if pid is None else ""
         tell(clean(f"{request.op}: recorded as entry {entry.place}: {COMES_OF_IT[request.op]}{late}"))
     return code
