@@ -51,7 +51,8 @@ def recorded(repo: Path, base: Base, terms: Terms) -> tuple[Based, tuple[str, ..
             continue
         files[path] = digest(data)
         texts[files[path]] = text
-    rest = (path for path in base.files if path not in files and _is_text(path))
+    there = (path for path, entry in base.files.items() if entry.mode in (FILE, PROGRAM) and _is_text(path))
+    rest = (path for path in there if path not in files)
     others = tuple(path for path in rest if not any(covers(glob, path) for glob in terms.private))
     return Based(base.tree, files, texts, others if len(others) <= OTHERS else ()), tuple(left)
 
