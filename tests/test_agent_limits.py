@@ -360,6 +360,36 @@ def test_what_a_session_may_take_is_said_before_one_begins(tmp_path: Path, keys:
     assert said in " ".join(made.run().err.split())
 
 
+def test_an_estimate_says_that_sessions_are_not_in_it(tmp_path: Path) -> None:
+    """And how long each may take; for people and for programs. Nothing is said where no agent works."""
+    made = employing(tmp_path, timeout_s=15)
+    told = made("check", "study.yaml").out
+    assert "sessions of the agent are not in it: at most 15 s each" in told
+    assert made("check", "study.yaml", "--json").json["numbers"]["session_s"] == 15
+    other = shop(tmp_path / "other")
+    assert "sessions" not in other("check", "study.yaml").out
+
+
+@pytest.mark.parametrize(("timeout", "code"), [(59, 0), (60, 5), (1800, 5)])
+def test_a_session_that_could_outlast_the_study_is_an_error(tmp_path: Path, timeout: int, code: int) -> None:
+    """Of `check`, before anything is measured, with what to type; a run may go on with what was begun."""
+    made = employing(tmp_path, timeout_s=timeout)
+    made.write(controller={"max_wall_time_s": 60})
+    done = made("check", "study.yaml", "--static")
+    assert done.code == code, done.err
+    assert (f"a session may take {timeout} s" in done.out) == bool(code)
+
+
+@pytest.mark.parametrize("verb", ["check", "run"])
+def test_a_script_of_the_agents_that_is_not_there_is_said_as_for_other_commands(tmp_path: Path, verb: str) -> None:
+    """Exit code 2, with the key, before anything begins."""
+    made = employing(tmp_path, command=[sys.executable, "x.py"])
+    done = made(verb, "study.yaml")
+    assert done.code == 2
+    assert "policy.agent.command: expected a script; 'x.py' is not in" in done.err
+    assert not made.study.exists()
+
+
 # ---- what is left of sessions ----------------------------------------------------------------------------------------
 
 

@@ -519,7 +519,7 @@ def surroundings(file: "StudyFile") -> Surroundings:
         if not (terms.mutable and os.sep in command[0] and not command[0].startswith(os.sep)):
             programs[command[0]] = found  # a program of the code itself is the candidate's own
         if (script := _missing_script(found, command, cwd)) is not None:
-            faults.append(_fault(file, key, f"expected a script; {script!r} is not in {cwd}"))
+            faults.append(_no_script(file, key, script, cwd))
     if terms.mutable and program("git", cwd, os.environ.get("PATH", os.defpath)) is None:
         faults.append(_fault(file, "policy.mutable", NO_GIT))
     agent = file.bounds.agent
@@ -528,6 +528,8 @@ def surroundings(file: "StudyFile") -> Surroundings:
             faults.append(_no_program(file, "policy.agent.command", agent.command[0], cwd))
         else:
             programs[agent.command[0]] = found
+            if (script := _missing_script(found, agent.command, cwd)) is not None:
+                faults.append(_no_script(file, "policy.agent.command", script, cwd))
         programs["env"] = program("env", cwd, os.defpath) or "env"
     if faults:
         raise Faults(faults)
@@ -637,6 +639,10 @@ def _absent(name: str, cwd: str) -> str:
     where = f"in {cwd}" if os.sep in name else "on PATH"
     hint = "; this machine has python3" if name == "python" and program("python3", cwd, os.environ.get("PATH")) else ""
     return f"expected a program that can be run; {name!r} is not {where}{hint}"
+
+
+def _no_script(file: "StudyFile", key: str, name: str, cwd: str) -> ConfigError:
+    return _fault(file, key, f"expected a script; {name!r} is not in {cwd}")
 
 
 def _fault(file: "StudyFile", key: str, message: str) -> ConfigError:

@@ -78,6 +78,8 @@ class Numbers(msgspec.Struct, frozen=True):
     total_s: float
     max_wall_time_s: float
     lanes: int
+    session_s: float | None = None
+    """What a session of a coding agent may take before each trial, where one proposes: in none of the others."""
 
 
 def numbers(terms: Terms, bounds: Bounds, seen: Seen) -> Numbers | None:
@@ -111,6 +113,7 @@ def numbers(terms: Terms, bounds: Bounds, seen: Seen) -> Numbers | None:
         total_s=prepare_s + baseline_s + run_s * math.ceil(trials / bounds.lanes),
         max_wall_time_s=bounds.max_wall_time_s,
         lanes=bounds.lanes,
+        session_s=bounds.agent.timeout_s if bounds.agent else None,
     )
 
 
@@ -147,6 +150,16 @@ def wrong_sign(objective: Objective) -> Finding | None:
     kind = "a loss, which gets better downwards" if loss else "a gain, which gets better upwards"
     text = f"objective.direction is {objective.direction}, and {name!r} sounds like {kind}"
     return Finding("wrong_sign", "warning", text, f"direction: {other}, unless it is meant")
+
+
+def outlasting(bounds: Bounds) -> Finding | None:
+    """A coding agent that may work for as long as the whole study lasts."""
+    most, agent = bounds.max_wall_time_s, bounds.agent
+    if agent is None or agent.timeout_s < most:
+        return None
+    text = f"a session may take {agent.timeout_s:g} s (policy.agent.timeout_s), and all of the study {most:g} s"
+    advice = "raise controller.max_wall_time_s to many times that, or lower policy.agent.timeout_s"
+    return Finding("session_outlasts", "error", text, advice, BudgetError.code)
 
 
 def provider(role: str, who: str, reached: Reached, spec: ModelSpec, *, stand_in: bool) -> Finding:

@@ -33,7 +33,7 @@ from metaloop.config import Outcome, check_host, drive, holding, resumed, surrou
 from metaloop.errors import BaselineError, BudgetError, Faults, MetaloopError, UsageError
 from metaloop.events import Directed, Entry, Finished
 from metaloop.jobs import METRICS, Surroundings
-from metaloop.preflight import Finding, Numbers, Seen, believing, findings, numbers, provider, wrong_sign
+from metaloop.preflight import Finding, Numbers, Seen, believing, findings, numbers, outlasting, provider, wrong_sign
 from metaloop.roles import GATE
 from metaloop.study import PREPARE, Study, Trial, fold
 from metaloop.studyfile import StudyFile, load
@@ -146,6 +146,8 @@ def _static(study: StudyFile) -> Iterator[Finding]:
     if study.terms.holdout:
         text = f"target.holdout_cmd is there, and was not run: {' '.join(study.terms.holdout)[:80]}"
         yield Finding("holdout", "note", text, "try it by hand: it runs at the study's end, after target.train_cmd")
+    if (outlasts := outlasting(study.bounds)) is not None:
+        yield outlasts
     if (pid := controller(study.folder)) is not None:
         text = f"process {pid} runs this study now: what is measured beside it takes longer"
         yield Finding("running", "note", text, "wait until it ends, for times that can be trusted")
@@ -454,3 +456,5 @@ def _number_lines(told: Numbers) -> Iterator[str]:
     whole = f"{told.total_s:.0f} s" if told.total_s < 600 else f"{hours:.1f} h"
     trials = f"{told.trials} of {told.wanted} trials{lanes}"
     yield f"budget   {trials} in about {whole}, of at most {told.max_wall_time_s:g} s"
+    if told.session_s is not None:
+        yield f"         sessions of the agent are not in it: at most {told.session_s:g} s each"
