@@ -599,7 +599,7 @@ class Engine:
                 if self._until is not None or act not in plan(self.study, at):  # an interrupt, or the end of time
                     await world.executor.stop(handle)
                     return None
-                self._append(Engaged(act.round, act.stage, act.index, lane, handle), at=at)
+                self._append(Engaged(act.round, act.stage, act.index, lane, handle, ask.trial), at=at)
                 await world.executor.release(handle)
                 outcome = await world.executor.wait(handle)
             if not isinstance(outcome, Gone) and outcome.steps[-1].limit == "stopped":

@@ -135,13 +135,16 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class Engaged(Event, frozen=True, tag="Engaged"):
-    """A coding agent was set to work on the session that was asked for: under this handle, in this lane's directory."""
+    """A coding agent was set to work on the session that was asked for: under this handle, in this lane's directory, on
+    the code of this trial.
+    """
 
     round: int
     stage: Stage
     index: int
     lane: int
     handle: str
+    trial: int | None = None
 
 
 class Vanished(Event, frozen=True, tag="Vanished"):

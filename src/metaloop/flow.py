@@ -49,15 +49,16 @@ class Runs(msgspec.Struct, frozen=True):
 
 class Session(msgspec.Struct, frozen=True):
     """A coding agent at work: what it is told, and the candidate that it starts from. Answered with one reply, whose
-    text says which files differ afterwards.
+    text says which files differ afterwards. `trial`: which one that is, for people.
     """
 
     brief: str
     values: dict[str, Scalar]
     files: dict[str, str]
+    trial: int | None = None
 
     def digest(self) -> str:
-        return digest(canonical(self))[:16]
+        return digest(canonical({"brief": self.brief, "values": self.values, "files": self.files}))[:16]
 
 
 Ask: TypeAlias = Prompt | tuple[Prompt, ...] | Runs | Session
@@ -110,7 +111,8 @@ class Exchange(msgspec.Struct):
     known: int = 0
     handle: str = ""
     lane: int = 0
-    """Of a session: where the agent works."""
+    trial: int | None = None
+    """Of a session: where the agent works, and on whose code."""
 
     @property
     def at_work(self) -> bool:

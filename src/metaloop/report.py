@@ -9,7 +9,18 @@ from collections import Counter
 from collections.abc import Iterator
 
 from metaloop.edits.diffs import diff
-from metaloop.records import HeldOut, gates_set, held_out, noise_width, passed, row, scored, totals, untried
+from metaloop.records import (
+    HeldOut,
+    gates_set,
+    held_out,
+    noise_width,
+    passed,
+    row,
+    scored,
+    spell,
+    totals,
+    untried,
+)
 from metaloop.study import Study, Trial
 from metaloop.values import Headline
 
@@ -90,7 +101,11 @@ def _work(study: Study) -> Iterator[str]:
     yield f"{told.trials} trials, {told.executions} runs, {study.at:.0f} s of wall clock. {closed}{noise}"
     for role, usage in sorted(study.costs.items()):
         money = "its price is not known" if usage.usd is None else f"${usage.usd:.4f}"
-        tokens = f"{usage.tokens_in} tokens in, {usage.tokens_out} out" if usage.tokens else f"{usage.seconds:.0f} s"
+        tokens = (
+            f"{usage.tokens_in} tokens in, {usage.tokens_out} out"
+            if usage.tokens
+            else f"it took {spell(usage.seconds)}"
+        )
         yield f"Asked as {_text(role)}: {tokens}, {money}."
     yield from _gates(study)
     if study.fallbacks:

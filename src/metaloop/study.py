@@ -621,7 +621,7 @@ def evolve(study: Study, entry: Entry) -> None:
             _charge(study, exchange, event.member, event.reply.usage)
         case Engaged():
             exchange = study.open[event.round].asked[event.stage][event.index]
-            exchange.handle, exchange.lane = event.handle, event.lane
+            exchange.handle, exchange.lane, exchange.trial = event.handle, event.lane, event.trial
         case Vanished():
             _vanish(study, event)
         case Abandoned():

@@ -1,12 +1,14 @@
 """From what a user names - a study file, its folder, its name, or nothing - to the study's folder and its state."""
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from metaloop.adapters.ledger import FILE, read_ledger
+from metaloop.adapters.ledger import FILE, controller, read_ledger
+from metaloop.cli.underway import Since, note
 from metaloop.errors import UsageError
 from metaloop.events import Entry
 from metaloop.study import Study, evolve
@@ -54,20 +56,30 @@ def _only(root: Path) -> Path:
 
 @dataclass(frozen=True)
 class Opened:
-    """A study as its ledger tells it now."""
+    """A study as its ledger tells it now. `alive`: the process that runs it, if one does; `now`: unix time."""
 
     folder: Path
     study: Study
     last: Entry | None
+    since: Since
+    alive: int | None
+    now: float
+
+    @property
+    def at(self) -> float:
+        """Study seconds: while a controller lives, time goes on after the last fact."""
+        runs = self.alive is not None and self.study.closed is None and self.last is not None
+        return self.study.at + max(0.0, self.now - self.last.unix) if runs and self.last else self.study.at
 
 
 def read(named: str | None) -> Opened:
     """The study that is meant, folded; every hash checked."""
     where = folder(named)
-    study, last = Study(), None
+    study, last, since = Study(), None, Since()
     for entry in read_ledger(where):
         evolve(study, entry)
+        note(since, entry)
         last = entry
     if study.terms is None:
         raise UsageError(f"{where}: a study that never began; run it again")
-    return Opened(where, study, last)
+    return Opened(where, study, last, since, controller(where), time.time())

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TextIO
 
 from metaloop.evaluators.judge import digits, told, told_headline
-from metaloop.records import Row, held_out, most_failed_at, noise_width, row, short, status
+from metaloop.records import Row, held_out, most_failed_at, noise_width, row, short, spell, status
 from metaloop.study import Study, Trial
 from metaloop.values import Failed, Usage
 
@@ -79,7 +79,9 @@ def coloured(terminal: bool) -> bool:
 
 
 def trial_line(study: Study, trial: Trial) -> str:
-    """Number, verdict, value, change against the incumbent, seconds, and what was changed (or why it failed)."""
+    """Number, verdict, value, change against the incumbent, seconds, where it comes from, and what was changed (or why
+    it failed).
+    """
     r = row(study, trial)
     plain = "its own command" if study.the_terms.baseline.kind == "cmd" else "as the script is"
     changes = " ".join(r.changed) or "no change"
@@ -88,7 +90,24 @@ def trial_line(study: Study, trial: Trial) -> str:
     what = f"{trial.why}; {changes}" if _odd(trial, r) else changes
     what = _first(r.reason) if r.value is None and r.reason else what
     name = "baseline" if r.role == "baseline" and r.value is not None else outcome(trial)
-    return f"{r.trial:>4}  {name:<11}  {_value(study, r):<9}  {against(r):<18}  {r.seconds:>6.1f} s  {what}"
+    cells = f"{r.trial:>4}  {name:<11}  {_value(study, r):<9}  {against(r):<18}  {r.seconds:>6.1f} s"
+    return "  ".join([cells, *_origin(study, r), what])
+
+
+PATCH = 20
+"""Characters of a patch's name that a line has."""
+
+
+def _origin(study: Study, r: Row) -> list[str]:
+    """Columns: what a trial grew from, where that is not always the best; which patch it is, where there are any."""
+    terms, columns = study.the_terms, list[str]()
+    if terms.frontier:
+        columns.append("" if r.parent is None else f"from {r.parent}")
+    if terms.mutable and "patches" in {terms.policy, *terms.arms}:
+        name = r.by.partition("patches: ")[2]
+        columns.append(name if len(name) <= PATCH else f"{name[: PATCH - 1]}\u2026")
+    widths = (9,) * bool(terms.frontier) + (PATCH,)
+    return [f"{column:<{width}}" for column, width in zip(columns, widths, strict=False)]
 
 
 def _first(reason: str, most: int = 160) -> str:
@@ -267,17 +286,10 @@ def asked(study: Study) -> list[str]:
     return [f"{role}: {told_usage(usage)}" for role, usage in sorted(study.costs.items())]
 
 
-def spell(seconds: float) -> str:
-    """A time in a few characters: `0.4 s`, `12 s`, `3 min`, `2.5 h`."""
-    if seconds < 120:
-        return f"{seconds:.1f} s" if 0 < seconds < 1 else f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.3g} h"
-
-
 def told_usage(usage: Usage) -> str:
     """Tokens and money; the time it took, where nobody counted tokens."""
     if not usage.tokens:
-        return f"{usage.seconds:.0f} s" + ("" if usage.usd is None else f", ${usage.usd:.4f}")
+        return f"took {spell(usage.seconds)} in all" + ("" if usage.usd is None else f", ${usage.usd:.4f}")
     money = "price not known" if usage.usd is None else f"${usage.usd:.4f}"
     return f"{usage.tokens_in} tokens in, {usage.tokens_out} out, {money}"
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 from cyclopts import Parameter
 
-from metaloop.adapters.ledger import controller, integrity, read_ledger
+from metaloop.adapters.ledger import integrity, read_ledger
 from metaloop.cli.find import Named, Opened, folder, read
 from metaloop.cli.output import (
     COLOURS,
@@ -30,10 +30,11 @@ from metaloop.cli.output import (
     trial_line,
     waiting,
 )
+from metaloop.cli.underway import in_a_line, next_try, works
 from metaloop.errors import Damaged, UsageError
 from metaloop.evaluators.judge import told_held
 from metaloop.events import Decided, Entry, Finished, Proposed, Refused, RoundOpened, Started
-from metaloop.records import Row, gates, gates_set, held_out, passed, row, scored, totals, unmade, untried
+from metaloop.records import Row, gates, gates_set, held_out, passed, row, scored, spell, totals, unmade, untried
 from metaloop.study import HELD_OUT, PREPARE, Run, Study, Trial, evolve, fold
 from metaloop.values import Params, digest
 
@@ -262,7 +263,10 @@ def _status_lines(opened: Opened, last: int) -> Iterator[str]:
     study = opened.study
     goal = f"{study.objective.direction} {study.objective.metric}"
     yield f"{study.name}: {goal}, {study.the_terms.policy}; {_doing(opened)}"
-    yield f"  {counted(study)}; best {_best(study)}; {study.at:.0f} s of wall clock"
+    clock = f"{spell(opened.at)} of {spell(study.bounds.max_wall_time_s)}"
+    yield f"  {_done(study)}; best {_best(study)}; wall clock {clock}"
+    if found := [*works(study, opened.since, opened.now)]:
+        yield f"  {'under way' if opened.alive else 'left at work'}: {in_a_line(found)}"
     if study.fallbacks:
         yield f"  {study.fallbacks} of {len(study.trials)} proposals came from a stand-in"
     if study.provisional:
@@ -275,7 +279,9 @@ def _status_lines(opened: Opened, last: int) -> Iterator[str]:
         yield f"  {role}: degraded: {why}"
     if study.faults and study.closed is None:
         rounds = "round" if study.faults == 1 else f"{study.faults} rounds running"
-        yield f"  {rounds} could not be thought through; the last: {study.fault}"
+        left = next_try(study, opened.at)
+        soon = f"; next try in {spell(left)}" if left is not None and opened.alive else ""
+        yield f"  {rounds} could not be thought through; the last: {study.fault}{soon}"
     for text in study.alerts[-3:]:
         yield f"  alert: {text}"
     yield f"  scored {scored(study)}"
@@ -294,10 +300,15 @@ def _status_lines(opened: Opened, last: int) -> Iterator[str]:
 def _doing(opened: Opened) -> str:
     if opened.study.closed is not None:
         return f"ended: {opened.study.closed.why}"
-    pid = controller(opened.folder)
-    if pid is not None:
-        return f"running (process {pid})" + (", paused" if opened.study.paused else "")
+    if opened.alive is not None:
+        return f"running (process {opened.alive})" + (", paused" if opened.study.paused else "")
     return "interrupted: run it again to go on"
+
+
+def _done(study: Study) -> str:
+    """`2 of 12 trials: 1 crowned, 1 failed`: those that count, and what became of all."""
+    what = counted(study).partition(": ")[2]
+    return f"{study.tally.settled} of {study.bounds.max_iterations} trials" + (f": {what}" if what else "")
 
 
 def _best(study: Study) -> str:
@@ -313,21 +324,24 @@ def _state(opened: Opened, last: int) -> dict[str, object]:
     return {
         "study": study.name,
         "folder": str(opened.folder.absolute()),
-        "running": controller(opened.folder),
+        "running": opened.alive,
+        "under_way": [msgspec.to_builtins(work) for work in works(study, opened.since, opened.now)],
         "closed": msgspec.to_builtins(study.closed) if study.closed else None,
         "trials": msgspec.to_builtins(totals(study)),
         "iterations": study.tally.settled,
         "best": None if study.incumbent is None else _row(row(study, study.incumbent)),
         "fallbacks": study.fallbacks,
         "degraded": study.degraded,
-        "faults": {"running": study.faults, "last": study.fault},
+        "faults": {"running": study.faults, "last": study.fault, "next_try_s": next_try(study, opened.at)},
         "asked": {role: msgspec.to_builtins(usage) for role, usage in study.costs.items()},
         "alerts": study.alerts,
         "gates": list(gates(study)),
         "holdout": msgspec.to_builtins(held_out(study)),
         "untried": [] if study.incumbent is None else untried(study, study.incumbent),
         "hints": [{"by": hint.by, "text": hint.text, "why": hint.why} for hint in study.hints],
-        "wall_clock_s": study.at,
+        "wall_clock_s": opened.at,
+        "max_wall_time_s": study.bounds.max_wall_time_s,
+        "max_iterations": study.bounds.max_iterations,
         "last": [_row(row(study, study.trials[number])) for number in numbers],
     }
 

@@ -16,7 +16,7 @@ from cyclopts import Parameter
 
 from metaloop.adapters.inbox import request_id
 from metaloop.adapters.projections import Paths
-from metaloop.cli.output import COLOURS, card, clean, fitted, overwrite, say, shown, spell, tell, tell_json, trial_line
+from metaloop.cli.output import COLOURS, card, clean, fitted, overwrite, say, shown, tell, tell_json, trial_line
 from metaloop.config import Outcome, asking, drive, holding, surroundings, unenforceable
 from metaloop.errors import BaselineError, UsageError
 from metaloop.evaluators.judge import told_held
@@ -37,7 +37,7 @@ from metaloop.events import (
 )
 from metaloop.plan import again_at
 from metaloop.preflight import wrong_sign
-from metaloop.records import TIERS, held_out, row, totals
+from metaloop.records import TIERS, held_out, row, spell, totals
 from metaloop.study import HELD_OUT, PREPARE, Study
 from metaloop.studyfile import StudyFile, from_flags, load
 from metaloop.values import Params, Ran, Scalar, accept

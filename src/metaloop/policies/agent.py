@@ -54,7 +54,8 @@ def agent(strategy: Strategy | None = None) -> Propose:
         idle = 0
         for turn in range(TURNS):
             said = brief(view, grown, _wrong(before + turn, problem))
-            reply = yield Session(said, dict(change.values), change.files)
+            number = None if grown is None else grown.number
+            reply = yield Session(said, dict(change.values), change.files, number)
             assert isinstance(reply, Reply)
             if reply.trouble or reply.text is None:
                 raise ProposerError(reply.problem or "the session gave nothing")
