@@ -169,6 +169,35 @@ def test_what_the_folder_becomes_under_way_changes_nothing(tmp_path: Path) -> No
     assert (done.code, "src/model.py" in done.err) == (2, True)
 
 
+@pytest.mark.parametrize("how", ["attribute", "setting"])
+def test_what_was_found_comes_to_a_repository_that_has_crlf_on_the_disk_alone(tmp_path: Path, how: str) -> None:
+    """As a branch with what git would have committed, as a patch, and into the files as they are."""
+    made = shop(tmp_path)
+    if how == "attribute":
+        (made.folder / ".gitattributes").write_text("*.py text eol=crlf\n")
+    else:
+        git(made.folder, "config", "core.autocrlf", "true")
+    git(made.folder, "add", "-A")
+    git(made.folder, "commit", "-q", "--allow-empty", "-m", "ends of lines")
+    for path in ("src/model.py", "src/other.py", "bench.py"):
+        (made.folder / path).unlink()
+    git(made.folder, "checkout", "-f", ".")
+    assert (made.folder / "src/model.py").read_bytes().startswith(b"RATE = 0.1\r\n")
+    assert git(made.folder, "status", "--porcelain") == ""
+    ideas(made, BETTER[0])
+    assert made.run().code == 0
+    done = made("apply", "--branch", "best")
+    assert done.code == 0, done.err
+    assert git(made.folder, "diff", "--numstat", "HEAD..best") == "1\t1\tsrc/model.py\n"
+    told = made("apply", "--patch", "../best.patch").out
+    subprocess.run(["sh", "-c", told.split("; ")[1]], cwd=made.folder, env=ENV, check=True)
+    assert git(made.folder, "diff", "best") == ""
+    git(made.folder, "checkout", "-f", ".")
+    assert made("apply", "--here").code == 0
+    assert git(made.folder, "diff", "best") == ""
+    assert b"RATE = 0.2\r\n" in (made.folder / "src/model.py").read_bytes()
+
+
 @pytest.mark.parametrize("where", ["folder", "top", "beside", "elsewhere"])
 def test_what_was_found_in_a_folder_of_a_repository_goes_back_into_that_folder(tmp_path: Path, where: str) -> None:
     """By the command that is printed, wherever one is; not into files of the same names at the top."""

@@ -457,6 +457,7 @@ def test_a_worktree_ignores_what_its_repository_excludes(tmp_path):
 
 
 def test_what_the_user_configured_and_exported_does_not_matter(tmp_path, monkeypatch):
+    """But for the ends of lines in a branch, which are as git would have committed them."""
     root = clean(tmp_path / "p")
     write(root, {"crlf": "a\r\nb\n"})
     hook = write(tmp_path / "home", {"hooks/reference-transaction": f"#!/bin/sh\ntouch {tmp_path}/ran\nexit 1\n"})
@@ -473,8 +474,8 @@ def test_what_the_user_configured_and_exported_does_not_matter(tmp_path, monkeyp
         study = Study(root)
         asyncio.run(study.check(0, {"main.py": "x\r\n"}))
         assert b"--- a/crlf\n+++ b/crlf" in patch(study.repo, study.base, {"crlf": "x\r\n"})
-        export_branch(root, study.base, {"main.py": "x\r\n"}, name="b", message="m")
-    assert subprocess.run(["git", "-C", root, "show", "b:main.py"], capture_output=True).stdout == b"x\r\n"
+        export_branch(root, study.repo, study.base, {"main.py": "x\r\n"}, name="b", message="m")
+    assert subprocess.run(["git", "-C", root, "show", "b:main.py"], capture_output=True).stdout == b"x\n"
     assert not (tmp_path / "ran").exists()
 
 
@@ -1317,7 +1318,7 @@ def test_a_branch_is_made_on_top_of_head_and_nothing_else_is_touched(tmp_path):
     }
     overlay = {"main.py": "better\r\n", "new/file": "new"}
     commit = export_branch(
-        root, study.base, overlay, name="metaloop/best", message="It is $(better)\n", author="N <n@x>"
+        root, study.repo, study.base, overlay, name="metaloop/best", message="It is $(better)\n", author="N <n@x>"
     )
     after = {
         path: told for path, told in whole(root).items() if "/.git/objects" not in path and "refs/heads" not in path
@@ -1330,10 +1331,10 @@ def test_a_branch_is_made_on_top_of_head_and_nothing_else_is_touched(tmp_path):
     assert subprocess.run(["git", "-C", root, "show", f"{commit}:main.py"], capture_output=True).stdout == b"better\r\n"
     for name in ("metaloop/best", "metaloop/best/x", "metaloop", "main"):
         with pytest.raises(UsageError, match=r"exists|cannot"):
-            export_branch(root, study.base, overlay, name=name, message="m")
+            export_branch(root, study.repo, study.base, overlay, name=name, message="m")
     for name in ("-x", "", "a b", "a..b", "@{-1}", "x.lock", "a\0", "\udcff", "../x"):
         with pytest.raises(UsageError, match="expected the name"):
-            export_branch(root, study.base, overlay, name=name, message="m")
+            export_branch(root, study.repo, study.base, overlay, name=name, message="m")
 
 
 def test_a_branch_is_refused_where_head_has_other_files_than_the_base(tmp_path, two):
@@ -1341,19 +1342,99 @@ def test_a_branch_is_refused_where_head_has_other_files_than_the_base(tmp_path, 
     git(study.root, "add", "deep")
     for path in ("main.py", "deep/new"):
         with pytest.raises(UsageError, match=f"HEAD: .*'{path}'"):
-            export_branch(study.root, study.base, {path: "x"}, name="b", message="m")
+            export_branch(study.root, study.repo, study.base, {path: "x"}, name="b", message="m")
     with pytest.raises(UsageError, match=r"'deep/er/x.txt'"):
-        export_branch(study.root, study.base, {"deep/er/x.txt": "x"}, name="b", message="m")
+        export_branch(study.root, study.repo, study.base, {"deep/er/x.txt": "x"}, name="b", message="m")
     git(study.root, "update-index", "--add", "--cacheinfo", f"160000,{git(study.root, 'rev-parse', 'HEAD')},module")
     git(study.root, "commit", "-qm", "what is in the way")
     for path in ("module/x", "deep"):
         with pytest.raises(UsageError, match=f"HEAD: .*'{path}'"):
-            export_branch(study.root, two.base, {path: "x"}, name="b", message="m")
-    assert export_branch(study.root, study.base, {"really/new": "x"}, name="b", message="m")
+            export_branch(study.root, two.repo, two.base, {path: "x"}, name="b", message="m")
+    assert export_branch(study.root, study.repo, study.base, {"really/new": "x"}, name="b", message="m")
     with pytest.raises(UsageError, match="found none; commit"):
-        export_branch(no_commits(tmp_path / "q"), study.base, {"main.py": "x"}, name="b", message="m")
+        export_branch(no_commits(tmp_path / "q"), study.repo, study.base, {"main.py": "x"}, name="b", message="m")
     with pytest.raises(UsageError, match="expected a git repository"):
-        export_branch(write(tmp_path / "r", TWO), study.base, {"main.py": "x"}, name="b", message="m")
+        export_branch(write(tmp_path / "r", TWO), study.repo, study.base, {"main.py": "x"}, name="b", message="m")
+
+
+def crlf(root, how):
+    """A clean repository whose files have CRLF on the disk and LF in its commits."""
+    repository(root, {**TWO, **({".gitattributes": "*.py text eol=crlf\n"} if how == "attribute" else {})})
+    if how == "info":
+        write(root, {".git/info/attributes": "*.py text eol=crlf\n"})
+    if how == "setting":
+        git(root, "config", "core.autocrlf", "true")
+    if how == "global":
+        write(Path(os.environ["HOME"]), {".gitconfig": "[core]\n autocrlf = true\n"})
+    for name, text in TWO.items():
+        write(root, {name: text.replace("\n", "\r\n")})
+    assert git(root, "add", "-A") == git(root, "status", "--porcelain") == ""
+    return root
+
+
+@pytest.mark.parametrize("how", ["attribute", "info", "setting", "global"])
+def test_a_branch_has_the_ends_of_lines_that_git_would_have_committed(tmp_path, monkeypatch, how):
+    """Where they are others on the disk: the branch shows the change alone, and nothing else is touched."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    root = crlf(tmp_path / "p", how)
+    study = Study(root)
+    before = whole(root / "main.py"), whole(root / ".git/index"), git(root, "rev-parse", "HEAD")
+    better = TWO["main.py"].replace("\n", "\r\n") + "better\r\n"
+    export_branch(root, study.repo, study.base, {"main.py": better, "new.py": "n\r\n"}, name="b", message="m")
+    assert git(root, "diff", "--numstat", "HEAD..b") == "1\t0\tmain.py\n1\t0\tnew.py"
+    assert b"\r" not in subprocess.run(["git", "-C", root, "cat-file", "blob", "b:main.py"], capture_output=True).stdout
+    assert (whole(root / "main.py"), whole(root / ".git/index"), git(root, "rev-parse", "HEAD")) == before
+    git(root, "checkout", "-q", "b")
+    assert git(root, "status", "--porcelain") == ""
+    assert (root / "main.py").read_bytes() == better.encode()
+    with pytest.raises(UsageError, match=r"HEAD: .*'main.py'"):
+        export_branch(root, study.repo, study.base, {"main.py": "again\r\n"}, name="c", message="m")
+
+
+def test_a_file_that_was_committed_with_ends_of_lines_that_git_would_change_keeps_them(tmp_path):
+    """As a branch shows the change alone then too."""
+    root = repository(tmp_path / "p", {"main.py": "a\r\nb\r\n"})
+    for attributes in ("*.py text\n", "*.py text=auto\n"):
+        write(root, {".git/info/attributes": attributes})
+        study = Study(root)
+        name = attributes.split("=")[-1].strip().replace("*.py ", "")
+        export_branch(root, study.repo, study.base, {"main.py": "a\r\nb\r\nc\r\n"}, name=name, message="m")
+        assert git(root, "diff", "--numstat", f"HEAD..{name}") == "1\t0\tmain.py"
+
+
+def test_filters_of_the_user_do_not_run_when_a_branch_is_made(tmp_path):
+    """What they would have made is not known: a file that one keeps in another form is refused."""
+    root = repository(tmp_path / "p", {**TWO, ".gitattributes": "other.py filter=f\n"})
+    git(root, "config", "filter.f.clean", f"touch {tmp_path}/ran; tr a-z A-Z")
+    git(root, "config", "filter.f.required", "true")
+    study = Study(root)
+    export_branch(root, study.repo, study.base, {"other.py": "x\n"}, name="b", message="m")
+    assert git(root, "show", "b:other.py") == "x"
+    assert not (tmp_path / "ran").exists()
+    (root / "other.py").touch()
+    git(root, "add", "--renormalize", ".")
+    git(root, "commit", "-qm", "in another form")
+    (tmp_path / "ran").unlink()
+    with pytest.raises(UsageError, match=r"HEAD: .*'other.py'"):
+        export_branch(root, study.repo, study.base, {"other.py": "x\n"}, name="c", message="m")
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["HEAD", "head", "@", "refs/heads/zz", "heads/zz", "v1", "origin/main", "Main", "ORIG_HEAD"]
+)
+def test_a_branch_has_a_name_that_means_nothing_else(tmp_path, name):
+    """Neither to git, nor to people, who do not look at letter case."""
+    study = Study(repository(tmp_path / "p", TWO))
+    git(study.root, "tag", "v1")
+    git(study.root, "update-ref", "refs/remotes/origin/main", "HEAD")
+    git(study.root, "update-ref", "ORIG_HEAD", "HEAD")
+    with pytest.raises(UsageError, match="expected the name of a"):
+        export_branch(study.root, study.repo, study.base, {"main.py": "x"}, name=name, message="m")
+    short = git(study.root, "rev-parse", "--short", "HEAD")
+    with pytest.raises(UsageError, match="expected the name of a"):
+        export_branch(study.root, study.repo, study.base, {"main.py": "x"}, name=short, message="m")
+    assert git(study.root, "for-each-ref", "refs/heads", "--format=%(refname)") == "refs/heads/main"
 
 
 @pytest.mark.parametrize("state", [worktree, sha256], ids=lambda state: state.__name__)
@@ -1363,7 +1444,9 @@ def test_a_branch_can_be_made_from_a_worktree_and_a_sha256_repository_and_a_fold
     git(root, "add", "-A")
     git(root, "commit", "-qm", "all")
     study = Study(root / "within")
-    commit = export_branch(root / "within", study.base, {"x.py": "better", "n": "n"}, name="best", message="m")
+    commit = export_branch(
+        root / "within", study.repo, study.base, {"x.py": "better", "n": "n"}, name="best", message="m"
+    )
     assert git(root, "show", "best:within/x.py") == "better"
     assert git(root, "rev-parse", "best") == commit
     assert git(root, "diff", "--name-only", "HEAD", "best") == "within/n\nwithin/x.py"

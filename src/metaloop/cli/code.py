@@ -82,9 +82,10 @@ def apply(
         return 0
     from metaloop.adapters.workspace import leaving, snapshots
 
-    base = snapshots.opened(folder / "base.git")
+    repo = folder / "base.git"
+    base = snapshots.opened(repo)
     if branch is not None:
-        commit = leaving.export_branch(root, base, overlay, name=branch, message=_message(opened, told))
+        commit = leaving.export_branch(root, repo, base, overlay, name=branch, message=_message(opened, told))
         shown = clean(_git(root, "diff", f"HEAD..{branch}"))
         tell(f"branch {clean(branch)}: {commit[:12]}, trial {told.number}; {shown} shows it")
     else:

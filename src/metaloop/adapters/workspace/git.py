@@ -122,6 +122,33 @@ def checkout(root: Path) -> tuple[Path, Path] | None:
     return None
 
 
+def common(git_dir: Path) -> Path:
+    """What a git directory has in common with those of other working trees of its repository."""
+    file = git_dir / "commondir"
+    return git_dir / file.read_text().strip() if file.exists() else git_dir
+
+
+def bare(git_dir: Path, scratch: Path) -> None:
+    """Makes a git directory that hashes as the user's does, and has nothing else of it."""
+    for folder in ("refs", "objects/info", "info"):
+        (scratch / folder).mkdir(parents=True)
+    (scratch / "HEAD").write_text("ref: refs/heads/base\n")
+    asked = ("config", f"--file={common(git_dir) / 'config'}", "--get", "extensions.objectFormat")
+    kind = Git(scratch)(*asked, ok=(0, 1)).decode().strip() or "sha1"
+    version = int(kind != "sha1")
+    extension = f"[extensions]\n\tobjectFormat = {kind}\n" if version else ""
+    (scratch / "config").write_text(f"[core]\n\trepositoryFormatVersion = {version}\n{extension}")
+
+
+def configured(git_dir: Path, *asked: str) -> str:
+    """What the user's own configuration says in a repository; nothing that it names is run."""
+    kept = ("PATH", "HOME", "XDG_CONFIG_HOME", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM")
+    env = {name: os.environ[name] for name in kept if name in os.environ}
+    argv = [_program(), f"--git-dir={git_dir}", "config", "--get", *asked]
+    done = subprocess.run(argv, env=env, cwd="/", capture_output=True, timeout=PATIENCE_S)
+    return os.fsdecode(done.stdout).strip() if done.returncode == 0 else ""
+
+
 def contents(repo: Path, names: Sequence[str]) -> list[bytes]:
     """Contents of a snapshot's files, by git's hash of each. Raises Damaged."""
     objects = Objects(repo)

@@ -5,6 +5,7 @@ The only part that writes what is the user's, when asked to: all of a change, or
 
 import functools
 import os
+import shutil
 import stat
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from metaloop.adapters.workspace.base import FILE, FOREIGN, PROGRAM, Base, Entry, layout, overlaid, parents
 from metaloop.adapters.workspace.files import content
-from metaloop.adapters.workspace.git import Git, GitSaidNo, blob, checkout
+from metaloop.adapters.workspace.git import Git, GitSaidNo, bare, blob, checkout, common, configured, contents
 from metaloop.errors import Damaged, UsageError
 
 
@@ -29,12 +30,21 @@ def patch(repo: Path, base: Base, overlay: Mapping[str, str]) -> bytes:
 
 
 def export_branch(
-    root: Path, base: Base, overlay: Mapping[str, str], *, name: str, message: str, author: str = "metaloop <metaloop>"
+    root: Path,
+    repo: Path,
+    base: Base,
+    overlay: Mapping[str, str],
+    *,
+    name: str,
+    message: str,
+    author: str = "metaloop <metaloop>",
 ) -> str:
     """Makes a branch in the user's repository: the overlay on top of the commit that is HEAD now. Says its commit.
 
-    Writes objects and one new reference: no working tree, index, HEAD, reflog or hook. Raises UsageError where there is
-    no repository or commit, where the branch exists, and where a file is not in that commit as it was in the base.
+    Files are as git would have committed them: with the ends of lines that the user's attributes and settings say.
+    Writes objects and one new reference: no working tree, index, HEAD, reflog, hook or filter. Raises UsageError where
+    there is no repository or commit, where the name is taken, and where a file is not in that commit as it was in the
+    base.
     """
     if (found := checkout(root := root.resolve())) is None:
         raise UsageError(f"{root}: expected a git repository to make a branch in, found none")
@@ -46,9 +56,9 @@ def export_branch(
         if not head:
             raise UsageError(f"{root}: expected a commit to build on, found none; commit the project first")
         was = {path: base.files.get(os.path.relpath(path, prefix)) for path in files}
-        moved = [path for path in files if was[path] != _committed(git, head, path)]
-        _unless_moved(f"{root}: HEAD", moved)
-        tree = _tree(found[0], head, {path: (entry.mode, data) for path, (entry, data) in files.items()})
+        new = _kept(found[0], head, repo, was, {path: data for path, (_, data) in files.items()})
+        _unless_moved(f"{root}: HEAD", [path for path in files if path not in new])
+        tree = _tree(found[0], head, {path: (files[path][0].mode, data) for path, data in new.items()})
         git.sign(author)
         said = message.encode(errors="replace")
         commit = git("commit-tree", "--no-gpg-sign", "-p", head, tree, given=said).decode().strip()
@@ -97,15 +107,82 @@ def _tree(git_dir: Path, start: str, files: Mapping[str, tuple[str, bytes]]) -> 
         return git("write-tree").decode().strip()
 
 
+def _kept(
+    git_dir: Path, head: str, repo: Path, was: Mapping[str, Entry | None], new: Mapping[str, bytes]
+) -> dict[str, bytes]:
+    """What git would keep of new contents: of files that a commit has as they were, and of those it has nothing for.
+
+    One that is there to the letter as it was, though git would not have kept it so, goes on like that.
+    """
+    git = Git(git_dir)
+    there = {path: _committed(git, head, path) for path in new}
+    old = {path: entry for path, entry in was.items() if entry is not None and there[path] not in (None, FOREIGN)}
+    held = dict(zip(old, contents(repo, [entry.hash for entry in old.values()]), strict=True))
+    cleaned = _cleaned(git_dir, head, held).items()
+    same = [path for path, data in cleaned if there[path] == Entry(old[path].mode, blob(data), len(data))]
+    free = [path for path in new if there[path] is None and was[path] is None]
+    kept = _cleaned(git_dir, head, {path: new[path] for path in (*same, *free)})
+    return kept | {path: new[path] for path in old if path not in kept and there[path] == old[path]}
+
+
+def _cleaned(git_dir: Path, head: str, files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """What git would commit of files on top of a commit: their ends of lines by its attributes and the user's settings.
+
+    By git itself, in a repository of its own that has no filter: not covered is what the user's filters would do.
+    """
+    if not files:
+        return {}
+    with tempfile.TemporaryDirectory() as scratch:
+        own, tree = Path(scratch, "git"), Path(scratch, "tree")
+        bare(git_dir, own)
+        (own / "objects/info/alternates").write_bytes(os.fsencode(common(git_dir) / "objects") + b"\n")
+        if (attributes := common(git_dir) / "info/attributes").is_file():
+            shutil.copyfile(attributes, own / "info/attributes")
+        for path, data in files.items():
+            (tree / path).parent.mkdir(parents=True, exist_ok=True)
+            (tree / path).write_bytes(data)
+        git = Git(own, work_tree=tree, index=Path(scratch, "index"))
+        git("read-tree", head)
+        named = b"".join(os.fsencode(path) + b"\0" for path in files)
+        how = ("--force", "--pathspec-from-file=-", "--pathspec-file-nul")
+        git(*_ends_of_lines(git_dir), "add", *how, given=named, cwd=tree)
+        return {path: git("cat-file", "blob", f":{path}") for path in files}
+
+
+def _ends_of_lines(git_dir: Path) -> tuple[str, ...]:
+    """The user's settings for them, as options of git."""
+    home = Path(os.environ.get("XDG_CONFIG_HOME") or Path(os.environ.get("HOME", "/nonexistent"), ".config"))
+    attributes = configured(git_dir, "--type=path", "core.attributesFile") or home / "git/attributes"
+    return (
+        "-c",
+        f"core.autocrlf={configured(git_dir, 'core.autocrlf') or 'false'}",
+        "-c",
+        f"core.attributesFile={attributes}",
+    )
+
+
 def _unless_free(git: Git, name: str) -> None:
+    """Raises UsageError for what is no name of a branch, and for one by which git or people know something already."""
     try:
         if not name.isprintable() or name.startswith("-"):
             raise GitSaidNo
-        git("check-ref-format", f"refs/heads/{name}")
+        if git("check-ref-format", "--branch", name).decode().strip() != name:
+            raise GitSaidNo  # `@{-1}` and the like: another's
     except GitSaidNo as error:
         raise UsageError(f"expected the name of a branch, found {name!r}") from error
-    if git("for-each-ref", f"refs/heads/{name}"):
-        raise UsageError(f"expected the name of a new branch, found that {name!r} exists; choose another")
+    if name.startswith(("refs/", "heads/", "tags/", "remotes/")):
+        raise UsageError(f"expected the name of a branch alone, found {name!r}; leave out {name.partition('/')[0]}/")
+    taken = {ref.partition("/")[2].casefold() for ref in _refs(git)}
+    if name.casefold() in {"head", "@", *taken} or git("rev-parse", "--verify", "--quiet", name, ok=(0, 1)):
+        raise UsageError(
+            f"expected the name of a new branch, found that {name!r} exists or means something else; choose another"
+        )
+
+
+def _refs(git: Git) -> list[str]:
+    """Branches and tags, as `heads/NAME` and `tags/NAME`."""
+    listed = git("for-each-ref", "--format=%(refname:lstrip=1)", "refs/heads", "refs/tags")
+    return os.fsdecode(listed).splitlines()
 
 
 def _unless_moved(where: str, paths: Sequence[str]) -> None:

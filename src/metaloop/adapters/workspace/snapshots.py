@@ -26,7 +26,7 @@ from msgspec.structs import replace
 
 from metaloop.adapters.workspace.base import FILE, JUNK, LINK, NEVER, PROGRAM, Base, Entry, parents
 from metaloop.adapters.workspace.files import FOLDER, content
-from metaloop.adapters.workspace.git import Git, GitSaidNo, checkout, contents, first_line
+from metaloop.adapters.workspace.git import Git, GitSaidNo, bare, checkout, common, contents, first_line
 from metaloop.adapters.workspace.links import links, redirected
 from metaloop.errors import Damaged, UsageError
 
@@ -153,20 +153,11 @@ def _listed(root: Path, scratch: Path, files: Collection[str] | None = None) -> 
 def _reading(git_dir: Path, scratch: Path) -> Path:
     """A git directory with a copy of the user's index, and no object: git stamps even what it only reads."""
     shutil.rmtree(scratch, ignore_errors=True)
-    common_file = git_dir / "commondir"
-    common = git_dir / common_file.read_text().strip() if common_file.exists() else git_dir
-    for folder in ("refs", "objects", "info"):
-        (scratch / folder).mkdir(parents=True)
-    (scratch / "HEAD").write_text("ref: refs/heads/base\n")
-    for copied in (git_dir / "index", *git_dir.glob("sharedindex.*"), common / "info/exclude"):
+    bare(git_dir, scratch)
+    for copied in (git_dir / "index", *git_dir.glob("sharedindex.*"), common(git_dir) / "info/exclude"):
         if copied.is_file():
             where = "info/exclude" if copied.name == "exclude" else copied.name
             shutil.copyfile(copied, scratch / where)
-    asked = ("config", f"--file={common / 'config'}", "--get", "extensions.objectFormat")
-    kind = Git(scratch)(*asked, ok=(0, 1)).decode().strip() or "sha1"
-    version = int(kind != "sha1")
-    extension = f"[extensions]\n\tobjectFormat = {kind}\n" if version else ""
-    (scratch / "config").write_text(f"[core]\n\trepositoryFormatVersion = {version}\n{extension}")
     return scratch
 
 
