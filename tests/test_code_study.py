@@ -683,6 +683,25 @@ def test_patches_are_each_tried_once_under_a_bandit_too(tmp_path: Path) -> None:
     assert len(by) == len(set(by)) == 2
 
 
+@pytest.mark.parametrize("name", ["brief", "clock", "lock", "study", "trash"])
+def test_an_agent_that_puts_a_folder_where_something_of_ours_belongs_ends_no_study(tmp_path: Path, name: str) -> None:
+    """It gives way; the next session, and the next command, find theirs; and nothing of it stays."""
+    made = employing(tmp_path, "good", 2)
+    made.write(target={**made.keys["target"], "sandbox": {"level": "none"}})
+    path = tmp_path / "agent.py"
+    where = "os.environ['METALOOP_BRIEF']" if name == "brief" else f"'../{name}'"
+    where = "os.environ['METALOOP_BRIEF'].replace('brief.md', 'clock')" if name == "clock" else where
+    deed = f"at = pathlib.Path({where})\nimport shutil\nshutil.rmtree(at) if at.is_dir() else at.unlink()\n"
+    path.write_text(path.read_text() + deed + "(at / 'in' / 'it').mkdir(parents=True)\n")
+    done = made.run()
+    assert done.code == 0, done.err
+    assert [row["value"] for row in made.rows()] == pytest.approx([0.1, 0.2, 0.4])
+    assert not slots(made)
+    assert made.run("--max-iterations", "3").code == 0
+    assert made.rows()[-1]["value"] == pytest.approx(0.8)
+    assert not slots(made)
+
+
 def test_an_agents_litter_costs_nothing_and_what_it_deletes_is_a_refusal(tmp_path: Path) -> None:
     """Binaries, links and a thousand files that nobody may make are left behind, unread."""
     made = employing(tmp_path, "good", 1)

@@ -1285,6 +1285,62 @@ def test_a_snapshot_that_was_interrupted_is_none(two, monkeypatch):
     assert snapshot(two.root, repo) == two.base
 
 
+def as_folder(path):
+    (path / "deep" / "er").mkdir(parents=True)
+    (path / "deep" / "x").write_text("x")
+    (path / "deep").chmod(0o555)
+
+
+def as_link(path):
+    path.symlink_to("/nowhere/at/all")
+
+
+def as_pipe(path):
+    os.mkfifo(path)
+
+
+def as_closed(path):
+    path.write_text("x")
+    path.chmod(0)
+
+
+@pytest.mark.parametrize("what", [as_folder, as_link, as_pipe, as_closed], ids=lambda what: what.__name__)
+@pytest.mark.parametrize("name", ["lock", "study", "trash", "0.clock", "0.brief.md", "0.score"])
+@pytest.mark.parametrize("end", ["done", "killed", "cleared", "swept"])
+def test_whatever_a_trial_puts_where_something_of_ours_belongs_gives_way(open_place, name, what, end):
+    """To the one that goes on, to one that comes later, and to whoever clears up: nothing of the place stays."""
+    with nobody():
+        study = Study(write(open_place / "p", TWO))
+        place = study.place = open_place / "places" / "one"
+        asyncio.run(study.slots.close_all())
+        slots = Slots(study.repo, study.base, place)
+
+        async def use():
+            slots.write("study", b"/where/it/was")
+            await slots.open(0, {})
+            path = place / name
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+            what(path)
+            if end == "done":
+                await slots.open(0, {"main.py": "other"})
+                assert slots.write("0.brief.md", b"told").read_text() == "told"
+                await slots.close_all()
+                return
+            await slots.close_all(keep=True)
+            if end == "killed":
+                again = Slots(study.repo, study.base, place)
+                again.write("study", b"/where/it/was")
+                await again.open(0, {})
+                await again.close_all()
+
+        asyncio.run(use())
+        if end == "cleared":
+            assert places.clear(place)
+        if end == "swept":
+            assert sweep(place.parent) == [place]
+        assert not os.path.lexists(place)
+
+
 def test_sweeping_removes_what_nobody_holds_and_no_process_works_in(two, tmp_path):
     held, free, worked = (tmp_path / "places" / name for name in ("held", "free", "worked"))
     write(tmp_path / "places", {"a file": "x", "not ours/lock": "x"})

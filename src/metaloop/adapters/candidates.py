@@ -112,8 +112,7 @@ class Candidates:
             linked = replace(linked, linked=own)
             scoring = without(linked, self._contract.allows)
             self._made = Slots(self._repo, without(linked, self._is_private), self._place, scoring)
-            study = str(self._repo.parent.absolute())
-            (self._place / STUDY).write_text(study, encoding="utf-8", errors="replace")
+            self._made.write(STUDY, os.fsencode(self._repo.parent.absolute()))
         return self._made
 
     async def open(self, lane: int, overlay: Mapping[str, str]) -> str:
@@ -144,10 +143,7 @@ class Candidates:
     async def bench(self, lane: int, overlay: Mapping[str, str], brief: str) -> Bench:
         path = await self._slots.open(lane, overlay)
         self._paths[lane], self._overlays[lane] = path, overlay
-        told = path.with_name(f"{path.name}.brief.md")
-        told.unlink(missing_ok=True)  # whatever somebody put there
-        with told.open("x", encoding="utf-8", errors="replace") as file:
-            file.write(brief)
+        told = self._slots.write(f"{path.name}.brief.md", brief.encode(errors="replace"))
         await asyncio.to_thread(repository, path)
         return Bench(str(path), brief, str(told))
 

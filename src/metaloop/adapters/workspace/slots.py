@@ -55,6 +55,20 @@ class Slots:
         self._trash.empty()
         return slot.path
 
+    def write(self, name: str, data: bytes) -> Path:
+        """A file beside the slots; whatever somebody put there gives way. Raises ExecutorError where that cannot be."""
+        path = self._place / name
+        if not self._is_ours():
+            raise ExecutorError(f"{self._place}: it was replaced while a trial ran; nothing in it is touched")
+        try:
+            if os.path.lexists(path):
+                self._trash.take(path)
+            with path.open("xb") as file:
+                file.write(data)
+        except OSError as error:
+            raise ExecutorError(f"{path}: cannot be written: {error.strerror}") from error
+        return path
+
     def linked(self) -> tuple[str, ...]:
         """What links in slots lead to, outside of them."""
         bases = self._bases.values()
