@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from metaloop import cli
+from metaloop.cli import tidy
 from metaloop.cli.output import clean, overwrite
 from workshop import BOWL, METALOOP, Workshop, until
 
@@ -317,6 +318,57 @@ def test_gc_removes_scratch_and_nothing_else(tmp_path: Path) -> None:
     assert not list(w.study.glob("trials/*/*/tmp"))
     assert len(list(w.study.glob("trials/*/*/train.out"))) == 3
     assert w("audit").code == 0
+
+
+@pytest.mark.parametrize("name", ["d", "a name of twenty chrs"])
+def test_gc_removes_what_is_deeper_than_any_path_can_say(tmp_path: Path, name: str) -> None:
+    """Measured first, if asked; what is closed goes too, and what a link leads to stays."""
+    mine = tmp_path / "mine" / "notes"
+    mine.parent.mkdir()
+    mine.write_text("mine")
+    deed = (
+        f"os.chdir(os.environ['TMPDIR'])\nos.symlink({str(mine.parent)!r}, 'link')\n"
+        f"for n in range(3000):\n    os.mkdir({name!r})\n    os.chdir({name!r})\n"
+        "open('x', 'w').write('x' * 1000)\nos.chmod('.', 0)\nprint('score=0.5')"
+    )
+    w = Workshop(tmp_path / "w", deed)
+    w.write(controller={"max_iterations": 1}, target={**w.keys.get("target", {}), "sandbox": {"level": "none"}})
+    assert w.run().code == 0
+    told = w("gc", "--dry-run", "--json").json
+    assert told["bytes"] >= 1000
+    assert told["left"] == {}
+    assert "would remove" in w("gc", "--dry-run").out
+    done = w("gc")
+    assert (done.code, done.err) == (0, "")
+    assert " folders, 1.0" in done.out
+    assert " kB" in done.out
+    assert not list(w.study.glob("trials/*/*/tmp"))
+    assert mine.read_text() == "mine"
+
+
+def test_check_removes_what_is_deeper_than_any_path_can_say(tmp_path: Path) -> None:
+    """Of the baseline that it throws away."""
+    deed = "os.chdir(os.environ['TMPDIR'])\nfor n in range(3000):\n    os.mkdir('d')\n    os.chdir('d')\n"
+    w = Workshop(tmp_path, f"{deed}print('score=0.5')")
+    w.write(evaluation={"baseline_repeats": 1}, target={"sandbox": {"level": "none"}})
+    done = w("check", "study.yaml")
+    assert done.code == 0, done.err
+    assert not list(tmp_path.glob(".metaloop/.check-*"))
+
+
+def test_one_folder_that_gc_cannot_remove_is_a_line_and_the_rest_goes(tmp_path: Path, monkeypatch, capsys) -> None:
+    """It is told why; and programs are told which."""
+    w = Workshop(tmp_path, "print('score=0.5')")
+    w.run()
+    real, stays = tidy.deleted, next(w.study.glob("trials/0002/*/tmp"))
+    monkeypatch.setattr(tidy, "deleted", lambda path: (0, "Permission denied") if path == stays else real(path))
+    assert tidy.gc(str(w.study)) == 0
+    assert re.fullmatch(
+        r"metaloop: .*/trials/0002/.*/tmp: cannot be removed: Permission denied\n", capsys.readouterr().err
+    )
+    assert list(w.study.glob("trials/*/*/tmp")) == [stays]
+    assert tidy.gc(str(w.study), json=True) == 0
+    assert list(json.loads(capsys.readouterr().out)["left"].values()) == ["Permission denied"]
 
 
 def test_audit_notices_an_output_that_was_changed(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from metaloop.adapters.workspace import leaving, links, places, snapshots
+from metaloop.adapters.workspace import leaving, links, places, snapshots, trash
 from metaloop.adapters.workspace.base import Entry
 from metaloop.adapters.workspace.files import mark_of
 from metaloop.adapters.workspace.leaving import apply_to, export_branch, patch
@@ -1339,6 +1339,24 @@ def test_whatever_a_trial_puts_where_something_of_ours_belongs_gives_way(open_pl
         if end == "swept":
             assert sweep(place.parent) == [place]
         assert not os.path.lexists(place)
+
+
+def test_what_cannot_be_deleted_is_said_and_the_rest_goes(open_place):
+    """Something of another user's; folders that were closed to us are none."""
+    top = open_place / "mine/top"
+    with nobody():
+        write(top, {"closed/x": "x", "other/deep/x": "xxx"})
+        (top / "closed").chmod(0)
+        assert trash.measured(top) == (3, "Permission denied")
+        assert trash.deleted(top) == (4, "")
+        assert not top.exists()
+        write(top, {"other/x": "x"})
+    write(top, {"theirs/x": "xx"})
+    with nobody():
+        assert trash.deleted(top) == (3, "Permission denied")
+        assert sorted(os.listdir(top)) == ["theirs"]
+    assert trash.deleted(top) == (2, "")
+    assert not top.exists()
 
 
 def test_sweeping_removes_what_nobody_holds_and_no_process_works_in(two, tmp_path):

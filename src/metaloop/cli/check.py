@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import fcntl
 import os
-import shutil
 import signal
 import tempfile
 import time
@@ -27,6 +26,7 @@ from metaloop.adapters.ledger import controller, read_ledger
 from metaloop.adapters.local import LocalExecutor
 from metaloop.adapters.projections import refuse_foreign
 from metaloop.adapters.sandbox import climb, missing
+from metaloop.adapters.workspace.trash import deleted
 from metaloop.cli.output import clean, say, tell, tell_json
 from metaloop.cli.run import File, Json, announce, paths
 from metaloop.config import Outcome, check_host, drive, holding, resumed, surroundings, unenforceable
@@ -375,13 +375,10 @@ async def _end(folder: Path) -> None:
 
 
 def _remove(root: Path) -> None:
-    """All of it, also where a trial took its own rights away."""
-    for folder, _, _ in os.walk(root):
-        with contextlib.suppress(OSError):
-            Path(folder).chmod(0o700)
-    shutil.rmtree(root, ignore_errors=True)
+    """All of it, however deep, and also where a trial took its own rights away."""
+    _, why = deleted(root)
     if root.exists():
-        say(f"metaloop: {root} could not be removed: look what is in it", "yellow")
+        say(f"metaloop: {root} could not be removed ({why}): look what is in it", "yellow")
 
 
 # ---- telling ---------------------------------------------------------------------------------------------------------

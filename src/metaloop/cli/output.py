@@ -148,6 +148,14 @@ def against(r: Row) -> str:
     return f"{'better' if r.gain > 0 else 'worse'} by {size}"
 
 
+def size(count: int) -> str:
+    """A number of bytes, in the unit that fits."""
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= factor:
+            return f"{count / factor:.3g} {unit}"
+    return f"{count} byte{'s' * (count != 1)}"
+
+
 def fitted(text: str) -> str:
     """`text` on one line of the terminal, if there is one."""
     columns = shutil.get_terminal_size().columns

@@ -1,6 +1,6 @@
 """Keeping a study in order: `metaloop gc`, `metaloop restore`."""
 
-import shutil
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -10,8 +10,9 @@ from cyclopts import Parameter
 from metaloop.adapters.ledger import open_ledger
 from metaloop.adapters.ledger import restore as put_right
 from metaloop.adapters.workspace.places import clear, sweep
+from metaloop.adapters.workspace.trash import deleted, measured
 from metaloop.cli.find import Named, folder, studies
-from metaloop.cli.output import shown, tell, tell_json
+from metaloop.cli.output import clean, say, shown, size, tell, tell_json
 from metaloop.config import slots
 from metaloop.study import Study, fold
 
@@ -28,26 +29,30 @@ def gc(
     touched.
     """
     chosen = [folder(study)] if study is not None else studies(Path(".metaloop"))
-    freed: dict[str, int] = {}
+    freed, left = dict[str, int](), dict[str, str]()
     for where in chosen:
         ledger = open_ledger(where, create=False)
         try:
             for path in list(_scrap(where, fold(ledger.read()), outputs)):
-                freed[str(path)] = _size(path)
-                if not dry_run:
-                    shutil.rmtree(path, ignore_errors=True)
+                count, why = measured(path) if dry_run else deleted(path)
+                if why:
+                    left[_named(path)] = why
+                else:
+                    freed[_named(path)] = count
             if not dry_run and fold(ledger.read()).closed is not None:
                 clear(slots(where))
         finally:
             ledger.close()
     for place in [] if dry_run else sweep(slots(Path()).parent):
-        freed[str(place)] = 0
+        freed[_named(place)] = 0
     if json:
-        tell_json({"dry_run": dry_run, "removed": freed, "bytes": sum(freed.values())})
+        tell_json({"dry_run": dry_run, "removed": freed, "bytes": sum(freed.values()), "left": left})
         return 0
+    for name, why in left.items():
+        say(f"metaloop: {clean(name)}: cannot be removed: {why}", "yellow")
     verb = "would remove" if dry_run else "removed"
     places = ", ".join(map(shown, chosen)) or "nothing"
-    tell(f"{verb} {len(freed)} folders, {sum(freed.values()) / 1e6:.1f} MB, in {places}")
+    tell(f"{verb} {len(freed)} folder{'s' * (len(freed) != 1)}, {size(sum(freed.values()))}, in {places}")
     return 0
 
 
@@ -82,8 +87,9 @@ def _folders(attempt: Path) -> list[Path]:
     return sorted(path for path in attempt.glob("*") if path.is_dir() and not path.is_symlink())
 
 
-def _size(path: Path) -> int:
-    return sum(file.lstat().st_size for file in path.rglob("*") if not file.is_dir())
+def _named(path: Path) -> str:
+    """A path that can be written, whatever a trial called what it left."""
+    return os.fsencode(path).decode(errors="backslashreplace")
 
 
 def restore(

@@ -42,10 +42,10 @@ def is_folder(path: str | Path) -> bool:
         return False
 
 
-def own(path: str) -> None:
+def own(path: str, within: int | None = None) -> None:
     """Makes a folder ours to read and write again. Anything else, links too, is left as it is."""
     with suppress(OSError):
-        fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=within)
         try:
             os.chmod(f"/proc/self/fd/{fd}", 0o700)
         finally:

@@ -1,4 +1,7 @@
-"""What trials left, on its way out: moved at once, deleted later."""
+"""What trials left, on its way out: moved at once and deleted later, or measured and deleted where it lies.
+
+However deep it is: no path gets longer than the system can take, and nothing here calls itself.
+"""
 
 # Paths are texts where there are thousands: a Path would cost more than the call.
 # ruff: noqa: PTH104, PTH106, PTH108, PTH208
@@ -8,11 +11,12 @@ import itertools
 import os
 import secrets
 import stat
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
-from metaloop.adapters.workspace.files import is_folder, own
+from metaloop.adapters.workspace.files import FOLDER, is_folder, own
 
 
 class Trash:
@@ -70,3 +74,89 @@ class Trash:
         except OSError:
             return False
         return True
+
+
+def measured(path: Path) -> tuple[int, str]:
+    """Bytes of all files below a folder; and why that is not all, if it is not."""
+    return _gone_through(path, delete=False)
+
+
+def deleted(path: Path) -> tuple[int, str]:
+    """The same of a folder that goes, with all that is in it; and why something of it stays, if it does."""
+    size, why = _gone_through(path, delete=True)
+    try:
+        path.rmdir()
+    except OSError as error:
+        why = why or _why(error)
+    return size, why
+
+
+def _gone_through(path: Path, *, delete: bool) -> tuple[int, str]:
+    size, said = 0, list[OSError]()
+    try:
+        for fd, name, state in _below(path, said, mend=delete):
+            size += 0 if stat.S_ISDIR(state.st_mode) else state.st_size
+            if delete:
+                try:
+                    (os.rmdir if stat.S_ISDIR(state.st_mode) else os.unlink)(name, dir_fd=fd)
+                except OSError as error:
+                    said.append(error)
+    except OSError as error:
+        said.append(error)
+    return size, _why(said[0]) if said else ""
+
+
+def _below(path: Path, said: list[OSError], *, mend: bool) -> Iterator[tuple[int, str, os.stat_result]]:
+    """All that is below a folder, each with a descriptor of what it is in; folders after what is in them.
+
+    One descriptor is open at a time. What cannot be entered is said; with `mend` folders are made ours first.
+    """
+    fd = _entered(str(path), None, mend)
+    try:
+        waiting, above = [os.listdir(fd)], list[tuple[str, os.stat_result, tuple[int, int]]]()
+        while waiting[-1] or above:
+            if not waiting[-1]:
+                waiting.pop()
+                name, state, known = above.pop()
+                fd = _moved(fd, os.open("..", FOLDER, dir_fd=fd))
+                if _identity(fd) != known:
+                    raise OSError(errno.ESTALE, "it was moved meanwhile")
+                yield fd, name, state
+                continue
+            name = waiting[-1].pop()
+            state = os.stat(name, dir_fd=fd, follow_symlinks=False)
+            if not stat.S_ISDIR(state.st_mode):
+                yield fd, name, state
+                continue
+            try:
+                if state.st_dev != _identity(fd)[0]:
+                    raise OSError(errno.EXDEV, "another file system is mounted there")
+                inner = _entered(name, fd, mend)
+            except OSError as error:
+                said.append(error)
+                continue
+            above.append((name, state, _identity(fd)))
+            fd = _moved(fd, inner)
+            waiting.append(os.listdir(fd))
+    finally:
+        os.close(fd)
+
+
+def _why(error: OSError) -> str:
+    return error.strerror or str(error)
+
+
+def _entered(name: str, fd: int | None, mend: bool) -> int:
+    if mend:
+        own(name, fd)
+    return os.open(name, FOLDER, dir_fd=fd)
+
+
+def _moved(old: int, new: int) -> int:
+    os.close(old)
+    return new
+
+
+def _identity(fd: int) -> tuple[int, int]:
+    state = os.fstat(fd)
+    return state.st_dev, state.st_ino
