@@ -465,3 +465,17 @@ def test_time_until_an_interrupt_counts_as_wall_clock(tmp_path: Path) -> None:
     assert 3 < w("status", "--json").json["wall_clock_s"] < 9
     assert w("audit").code == 0
     assert w.run().code == 0
+
+
+@pytest.mark.parametrize("keys", [{}, {"policy": {"type": "patches", "mutable": ["train.py"], "patches": "."}}])
+def test_a_project_whose_path_is_no_utf8_is_refused_before_anything_is_written(tmp_path: Path, keys: dict) -> None:
+    """By check too; whichever folder it is, in a line that says what to do."""
+    w = Workshop(tmp_path / "w" / os.fsdecode(b"bad\xff"), keys=keys)
+    for verb in (["run", "study.yaml"], ["check", "study.yaml"], ["check", "--static", "study.yaml"]):
+        done = w(*verb)
+        assert done.code == 2
+        assert re.fullmatch(r"metaloop: study.yaml: expected a path that is UTF-8 .*/bad\\xff: .*\n", done.err)
+        assert not w.study.parent.exists()
+    good = Workshop(tmp_path / "good")
+    assert good.run("--dir", os.fsdecode(b"x\xff"), "--max-iterations", "1").code == 2
+    assert not list(good.folder.glob("x*"))

@@ -8,7 +8,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -259,7 +259,7 @@ def slots(folder: Path) -> Path:
     """Where the candidates of a code study have their directories: outside of whatever the study is about."""
     cache = os.environ.get("XDG_CACHE_HOME", "")
     home = Path(cache) if Path(cache).is_absolute() else Path.home() / ".cache"
-    return home / "metaloop" / "slots" / digest(str(folder.absolute()).encode())[:16]
+    return home / "metaloop" / "slots" / digest(os.fsencode(folder.absolute()))[:16]
 
 
 def check_host(terms: Terms) -> None:
@@ -510,7 +510,7 @@ def surroundings(file: "StudyFile") -> Surroundings:
     env = {name: os.environ[name] for name in terms.env_allow if name in os.environ}
     path = terms.env.get("PATH", env.get("PATH", os.defpath))
     programs: dict[str, str] = {}
-    faults: list[ConfigError] = []
+    faults = [*_unwritable(file, cwd)]
     for key, command in commands(terms):
         found = program(command[0], cwd, path)
         if found is None:
@@ -537,6 +537,22 @@ def surroundings(file: "StudyFile") -> Surroundings:
     carry = sys.executable, "-I", "-S", str(Path(__file__).with_name("adapters") / "carry.py")
     where = Surroundings(str(file.folder.absolute()), cwd, env, programs, theirs, carry)
     return dataclasses.replace(where, ground=_ground(file, where))
+
+
+def _unwritable(file: "StudyFile", cwd: str) -> Iterator[ConfigError]:
+    """Folders whose path cannot be written down: what runs is told where, and the ledger has it, in UTF-8."""
+    folders = {"the study's file": str(file.base), "target.workdir": cwd, "--dir": str(file.folder.absolute())}
+    if file.terms.mutable:
+        folders["XDG_CACHE_HOME or HOME"] = str(slots(file.folder))
+    for what, folder in folders.items():
+        try:
+            folder.encode()
+        except UnicodeEncodeError as error:
+            end = folder.find("/", error.start)
+            shown = os.fsencode(folder[: end if end > 0 else None]).decode(errors="backslashreplace")
+            message = f"expected a path that is UTF-8 ({what}), found {shown}: rename that folder"
+            yield ConfigError(message, file=str(file.path.name if file.path else ""))
+            return
 
 
 def _ground(file: "StudyFile", where: Surroundings) -> Ground | None:
