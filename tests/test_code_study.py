@@ -723,15 +723,24 @@ def test_an_agents_litter_costs_nothing_and_what_it_deletes_is_a_refusal(tmp_pat
 
 
 def test_a_patch_that_is_no_utf8_is_said_to_be_none(tmp_path: Path) -> None:
-    """Nothing is replaced in silence."""
+    """Nothing is replaced in silence; among others it is a refused trial, and they are tried."""
     made = shop(tmp_path)
     (tmp_path / "latin.patch").write_bytes(
         b"--- a/src/model.py\n+++ b/src/model.py\n@@ -1 +1 @@\n-RATE = 0.1\n+# \xe9\n"
     )
     assert "expected UTF-8" in made("run-one", "study.yaml", "--diff", str(tmp_path / "latin.patch")).err
     (tmp_path / "ideas" / "1.txt").write_bytes(b"\xff\xfe")
-    done = made.run()
-    assert (done.code, "expected UTF-8" in done.err) == (2, True)
+    (tmp_path / "ideas" / "2.txt").write_text(BETTER[0])
+    (tmp_path / "ideas" / "3.patch").write_bytes((tmp_path / "latin.patch").read_bytes())
+    checked = made("check", "--static", "study.yaml")
+    assert checked.code == 0
+    assert "policy.patches: 1.txt: this file is no UTF-8: byte 0xff at 0; it will be refused" in checked.err
+    assert made.run().code == 0
+    assert [(row["verdict"], row["code"]) for row in made.rows()[1:]] == [
+        ("refused", "not_an_edit"), ("crowned", ""), ("refused", "not_an_edit"),
+    ]  # fmt: skip
+    assert "no UTF-8: byte 0xe9 at " in made.rows()[3]["reason"]
+    assert made("audit").code == 0
 
 
 def test_what_is_prepared_reaches_candidates_where_git_ignores_it(tmp_path: Path) -> None:

@@ -465,20 +465,42 @@ def _shown(file: "StudyFile") -> dict[str, str]:
 
 
 def _patches(file: "StudyFile") -> dict[str, str]:
-    """The patches that there are to try, by name. One that is too large is cut, and refused for that."""
+    """The patches that there are to try, by name. One that is too large is cut, and refused for that; one that is no
+    text is told as such in its place, which is no edit, and refused for that.
+    """
     if file.patches is None or "patches" not in {file.terms.policy, *file.terms.arms}:
         return {}
     paths = sorted(path for path in file.patches.iterdir() if path.suffix in (".patch", ".diff", ".txt", ".md"))
     most, told = file.terms.contract.most + 1, dict[str, str]()
     for path in filter(Path.is_file, paths):
-        data = path.read_bytes()[:most]
-        try:
-            told[PATCHES + os.fsencode(path.name).decode(errors="backslashreplace")] = data.decode()
-        except UnicodeDecodeError as error:
-            if error.start < most - 4:  # else a letter that was cut
-                raise UsageError(f"policy.patches: {path}: expected UTF-8, found what is none") from None
-            told[PATCHES + path.name] = data.decode(errors="replace")
+        with path.open("rb") as opened:
+            data = opened.read(most)
+        text = data.decode(errors="replace")
+        if (bad := _no_text(data, most)) is not None:
+            text = f"{NO_UTF8} byte {data[bad]:#04x} at {bad}"
+        told[PATCHES + os.fsencode(path.name).decode(errors="backslashreplace")] = text
     return told
+
+
+NO_UTF8 = "This file is no UTF-8:"
+"""What stands for a patch that is none."""
+
+
+def _no_text(data: bytes, most: int) -> int | None:
+    """Where UTF-8 ends; nowhere, too, where only a letter was cut with the rest of what is too large."""
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        return error.start if error.start < most - 4 else None
+    return None
+
+
+def unreadable(file: "StudyFile") -> tuple[str, ...]:
+    """Patches that will be refused, since they are no text; a line each."""
+    told = {name.removeprefix(PATCHES): text for name, text in _patches(file).items() if text.startswith(NO_UTF8)}
+    return tuple(
+        f"policy.patches: {name}: {text[0].lower()}{text[1:]}; it will be refused" for name, text in told.items()
+    )
 
 
 def prompt_files() -> list[Path]:

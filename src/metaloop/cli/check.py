@@ -29,7 +29,7 @@ from metaloop.adapters.sandbox import climb, missing
 from metaloop.adapters.workspace.trash import deleted
 from metaloop.cli.output import clean, say, tell, tell_json
 from metaloop.cli.run import File, Json, announce, paths
-from metaloop.config import Outcome, check_host, drive, holding, resumed, surroundings, unenforceable
+from metaloop.config import Outcome, check_host, drive, holding, resumed, surroundings, unenforceable, unreadable
 from metaloop.errors import BaselineError, BudgetError, Faults, MetaloopError, UsageError
 from metaloop.events import Directed, Entry, Finished
 from metaloop.jobs import METRICS, Surroundings
@@ -68,7 +68,7 @@ def check(
         raise UsageError("expected a study file: metaloop check study.yaml")
     study = load(file)
     problems = [*study.missing(os.environ), *_unrunnable(study), *_refused(study)]
-    report = Report(file, problems, (*study.notes, *unenforceable(study)), [*_static(study)])
+    report = Report(file, problems, (*study.notes, *unenforceable(study), *unreadable(study)), [*_static(study)])
     if not json:
         _tell_static(report, study)
     if not problems and not static:

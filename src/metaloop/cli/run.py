@@ -17,7 +17,7 @@ from cyclopts import Parameter
 from metaloop.adapters.inbox import request_id
 from metaloop.adapters.projections import Paths
 from metaloop.cli.output import COLOURS, card, clean, fitted, overwrite, say, shown, tell, tell_json, trial_line
-from metaloop.config import Outcome, asking, drive, holding, surroundings, unenforceable
+from metaloop.config import Outcome, asking, drive, holding, surroundings, unenforceable, unreadable
 from metaloop.errors import BaselineError, UsageError
 from metaloop.evaluators.judge import told_held
 from metaloop.events import (
@@ -215,7 +215,7 @@ def _drive(
     if missing := file.missing(os.environ):
         raise UsageError("\n".join(f"cannot run {file.path or file.terms.name}: {line}" for line in missing))
     where = surroundings(file)
-    for note in (*file.notes, *_sign(file), *unenforceable(file)):
+    for note in (*file.notes, *_sign(file), *unenforceable(file), *unreadable(file)):
         say(f"metaloop: note: {note}", "yellow")
     narrator = Narrator(quiet=json)
     if not json and request is None:
