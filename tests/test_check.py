@@ -372,3 +372,44 @@ def test_a_check_beside_a_run_says_that_its_times_are_longer(tmp_path: Path) -> 
     process.send_signal(signal.SIGTERM)
     process.wait(timeout=10)
     assert w("audit").code == 0
+
+
+# ---- code ------------------------------------------------------------------------------------------------------------
+
+
+def coding(folder: Path, **check: str) -> Workshop:
+    from test_code_study import block, shop
+
+    made = shop(folder)
+    (folder / "worse.txt").write_text(block("src/model.py", "RATE = 0.1", "RATE = 0.01"))
+    (folder / "better.txt").write_text(block("src/model.py", "RATE = 0.1", "RATE = 0.2"))
+    made.write(check=check)
+    return made
+
+
+def test_a_change_of_nothing_and_a_sabotage_of_code_are_tried(tmp_path: Path) -> None:
+    """An empty line, unless a patch is named, has to score the same; a patch that is named, worse. Nothing is left."""
+    made = coding(tmp_path, sabotage="../worse.txt")
+    done = made("check", "study.yaml")
+    assert done.code == 0, done.err
+    assert "noop scores 0.1, the baseline 0.1: within noise, as it should be" in done.out
+    assert "sabotage scores 0.01, the baseline 0.1: worse beyond noise, as it should be" in done.out
+    assert not (made.folder / ".metaloop").exists() or not list((made.folder / ".metaloop").glob("*"))
+
+
+def test_a_sabotage_of_code_that_is_no_worse_blocks_the_study(tmp_path: Path) -> None:
+    done = coding(tmp_path, sabotage="../better.txt")("check", "study.yaml")
+    assert done.code == 3
+    assert "not worse beyond noise, so the metric does not see it" in done.out + done.err
+
+
+def test_a_patch_to_try_has_to_be_there(tmp_path: Path) -> None:
+    done = coding(tmp_path, noop="nowhere.txt")("check", "study.yaml")
+    assert (done.code, "check.noop: expected a file with a patch, found none at" in done.err) == (2, True)
+
+
+def test_who_says_what_trials_are_worth_is_a_finding_where_it_is_the_candidate(tmp_path: Path) -> None:
+    made = coding(tmp_path)
+    done = made("check", "study.yaml", "--static")
+    assert "candidates run in the process that measures them, and could forge it" in done.out + done.err
+    assert "scored by a program in whose process candidates run: not verified" in done.err

@@ -155,6 +155,14 @@ def test_a_tree_with_nothing_to_find_keeps_nothing_but_by_chance() -> None:
     assert sum(false for _, false, *_ in steps) <= 1
 
 
+def test_five_scores_running_that_are_the_very_same_are_told_of_once() -> None:
+    """The evaluation may not see what candidates change."""
+    lab = grown([(0, 0.5)] * 8)
+    study = ended(lab)
+    assert study.alerts == ["evaluation: 5 candidates running scored exactly 0.5; does it see what they change?"]
+    assert ended(grown([(0, 0.5), (0, 0.4)] * 4)).alerts == []
+
+
 def test_tests_that_begin_at_once_each_show_that_nothing_varies() -> None:
     """In two lanes, before anybody knows: the better one is not lost for having ended second."""
     study = ended(grown([(0, 2.0), (0, 100.0)], lanes=2, rule="proven", baseline=Baseline(repeats=1)))

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from metaloop.conduct import think, wanted
 from metaloop.costs import charged
 from metaloop.errors import UsageError
+from metaloop.evaluators.judge import blind
 from metaloop.events import (
     Alerted,
     Based,
@@ -370,7 +371,9 @@ class Engine:
             case Think():
                 return think(study, study.open[act.round], act.stage, self.thought)
             case Settle():
-                return (Decided(act.round, self.thought.decide(study, study.open[act.round])),)
+                round = study.open[act.round]
+                decided = Decided(act.round, self.thought.decide(study, round))
+                return decided, *(Alerted(text) for text in (blind(study, round),) if text)
             case Close():
                 return (StudyClosed(act.ending.reason, act.ending.why),)
             case _:

@@ -243,9 +243,9 @@ def _measured(terms: Terms, seen: Seen, told: Numbers) -> Iterator[Finding]:
     yield from _noise(terms, told)
     yield from _time(terms, told)
     yield from _budget(terms, told)
-    if terms.space:  # they are points of it
-        yield from _sabotage(terms.objective, seen, told)
-        yield from _noop(terms.objective, seen, told)
+    if terms.space or terms.mutable:  # they are points of it, or patches
+        yield from _sabotage(terms, seen, told)
+        yield from _noop(terms, seen, told)
 
 
 def _reported(seen: Seen) -> Iterator[Finding]:
@@ -330,8 +330,10 @@ def _round_up(seconds: float) -> float:
 # ---- what must be noticed, and what must not -------------------------------------------------------------------------
 
 
-def _sabotage(objective: Objective, seen: Seen, told: Numbers) -> Iterator[Finding]:
-    example = "check: {sabotage: {...}} with parameters that must score worse"
+def _sabotage(terms: Terms, seen: Seen, told: Numbers) -> Iterator[Finding]:
+    objective = terms.objective
+    code, values = "check: {sabotage: worse.patch}", "check: {sabotage: {...}} with parameters"
+    example = f"{code if terms.mutable else values} that must score worse"
     match seen.sabotage:
         case None:
             yield Finding("sabotage_unchecked", "note", "not checked: whether the metric notices a sabotage", example)
@@ -346,11 +348,13 @@ def _sabotage(objective: Objective, seen: Seen, told: Numbers) -> Iterator[Findi
                 yield Finding("sabotage", "note", text + "worse beyond noise, as it should be")
         case other:
             text = f"sabotage could not be measured: {other.reason}"
-            yield Finding("sabotage", "warning", text, "choose parameters in check.sabotage that run, and score badly")
+            yield Finding("sabotage", "warning", text, "choose a check.sabotage that runs, and scores badly")
 
 
-def _noop(objective: Objective, seen: Seen, told: Numbers) -> Iterator[Finding]:
-    example = "check: {noop: {...}} with parameters that change nothing"
+def _noop(terms: Terms, seen: Seen, told: Numbers) -> Iterator[Finding]:
+    objective = terms.objective
+    code, values = "check: {noop: same.patch}", "check: {noop: {...}} with parameters"
+    example = f"{code if terms.mutable else values} that change nothing"
     match seen.noop:
         case None:
             yield Finding(
@@ -361,13 +365,13 @@ def _noop(objective: Objective, seen: Seen, told: Numbers) -> Iterator[Finding]:
             text = f"noop scores {value:g}, the baseline {told.mean:g}: "
             if beyond(value, told):
                 text += "beyond noise, so it changes something, or the noise is larger than it seems"
-                advice = "make check.noop the script's own defaults; or raise evaluation.baseline_repeats"
+                advice = "make check.noop what changes nothing; or raise evaluation.baseline_repeats"
                 yield Finding("noop", "warning", text, advice)
             else:
                 yield Finding("noop", "note", text + "within noise, as it should be")
         case other:
             text = f"noop could not be measured: {other.reason}"
-            yield Finding("noop", "warning", text, "choose parameters in check.noop that run")
+            yield Finding("noop", "warning", text, "choose a check.noop that runs")
 
 
 def beyond(value: float, told: Numbers) -> bool:

@@ -22,7 +22,7 @@ from metaloop.records import (
     untried,
 )
 from metaloop.study import Study, Trial
-from metaloop.values import Headline
+from metaloop.values import Headline, Ran
 
 MOST = 400
 """Lines of a change that are shown."""
@@ -60,6 +60,11 @@ def _lines(study: Study) -> Iterator[str]:
         yield ""
         yield from _best(study, best)
     yield ""
+    if parts := list(_parts(study)):
+        yield "## By part"
+        yield ""
+        yield from parts
+        yield ""
     yield "## What was not"
     yield ""
     yield from _rest(study)
@@ -179,6 +184,49 @@ def _kept(study: Study) -> Iterator[str]:
             trial.proposal.why,
         )
         yield f"| {' | '.join(_cell(cell) for cell in cells)} |"
+
+
+FLAT = 0.02
+"""A part that changed by less than this share of what it was is called flat."""
+
+PARTS, POINTS = 40, 8
+"""Parts that are shown at most, and trials of each curve."""
+
+
+def _parts(study: Study) -> Iterator[str]:
+    """Every part of what is measured (scores by task, other metrics), along the trials that held the crown; and which
+    of them did not move while the total did.
+    """
+    crowns = [study.trials[number] for _, number in study.crowns if not study.trials[number].invalid]
+    told = [(trial, _told(trial)) for trial in crowns if _told(trial)]
+    if len(told) < 2:
+        return
+    (first, before), (last, after) = told[0], told[-1]
+    names = [name for name in before if name in after and name != study.objective.metric][:PARTS]
+    if not names:
+        return
+    shown = told if len(told) <= POINTS else [*told[: POINTS // 2], *told[-POINTS // 2 :]]
+    yield f"| part | {' | '.join(f'trial {trial.number}' for trial, _ in shown)} | change |"
+    yield f"|---|{'---|' * len(shown)}---|"
+    for name in names:
+        values = (f"{parts[name]:.4g}" if name in parts else "" for _, parts in shown)
+        yield f"| {_cell(name)} | {' | '.join(values)} | {after[name] - before[name]:+.4g} |"
+    flat = [name for name in names if abs(after[name] - before[name]) <= FLAT * abs(before[name])]
+    if flat and first.score and last.score and study.objective.better(last.score.value, first.score.value):
+        name = f"`{_code(study.objective.metric)}`"
+        yield ""
+        yield (
+            f"**{name} got better, from {first.score.value:.6g} to {last.score.value:.6g}, while these parts stayed "
+            f"where they were: {_text(', '.join(flat))}.** What is gained may not be what is wanted."
+        )
+
+
+def _told(trial: Trial) -> dict[str, float]:
+    """The parts of a trial's first run."""
+    result = trial.result
+    if not isinstance(result, Ran):
+        return {}
+    return {**(result.tasks or {}), **result.metrics} if result.tasks else dict(result.metrics)
 
 
 def _best(study: Study, best: Trial) -> Iterator[str]:

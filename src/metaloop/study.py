@@ -373,6 +373,8 @@ class Study:
         self.blocks: list[int] = []
         """Where rounds began to ask for runs on fresh seeds: the n-th of them has the n-th block of run numbers."""
         self.tests: list[int] = []
+        self.equal: tuple[float, int] = (math.nan, 0)
+        """The score of the newest trials of the search that were measured, as far back as it is the same; how many."""
         """Those of them that test a candidate."""
         self.rerun_at: int | None = None
         self.differed_at: int | None = None
@@ -880,6 +882,10 @@ def _decide(study: Study, event: Decided, place: int) -> None:
     settled = [trial for trial, result in results if isinstance(result, (Ran, Failed, Refusal))]
     counted = [trial for trial in settled if trial.number not in study.freed]
     searched = round.role in ("search", "directed")
+    for trial in settled if searched else ():
+        if trial.score is not None:
+            value, count = study.equal
+            study.equal = trial.score.value, (count + 1 if trial.score.value == value else 1)
     progress = decision.provisional or (crowned and round.role != "proof")  # what a proof crowns was progress before
     incumbent = decision.crowned if crowned else before.incumbent
     score = study.trials[incumbent].score if incumbent is not None else None

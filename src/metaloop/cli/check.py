@@ -28,8 +28,9 @@ from metaloop.adapters.projections import refuse_foreign
 from metaloop.adapters.sandbox import climb, missing
 from metaloop.adapters.workspace.trash import deleted
 from metaloop.cli.output import clean, say, tell, tell_json
-from metaloop.cli.run import File, Json, announce, paths
+from metaloop.cli.run import File, Json, announce, patch_text, paths
 from metaloop.config import Outcome, check_host, drive, holding, resumed, surroundings, unenforceable, unreadable
+from metaloop.edits.diffs import diff
 from metaloop.errors import BaselineError, BudgetError, Faults, MetaloopError, UsageError
 from metaloop.events import Directed, Entry, Finished
 from metaloop.jobs import METRICS, Surroundings
@@ -207,10 +208,9 @@ def _seen(spare: StudyFile, report: Report, quiet: bool) -> Seen | None:
     if trial is not None:
         report.sample = _sample(spare, trial)
     tried: dict[str, Result | None] = {}
-    for name, params in spare.checks.items():
+    for name, request in _tries(spare).items():
         spent = ended.study.at >= spare.bounds.max_wall_time_s
         if ended.signal is None and ended.study.baseline is not None and not spent:
-            request = Directed(request_id(), "try", by=name, change=Params(dict(params)))
             ended = _drive(spare, where, request, quiet)
             mine = (trial.result for trial in ended.study.trials.values() if trial.request == request.request)
             tried[name] = next(mine, None)
@@ -227,6 +227,32 @@ def _seen(spare: StudyFile, report: Report, quiet: bool) -> Seen | None:
         sabotage=tried.get("sabotage"),
         noop=tried.get("noop"),
     )
+
+
+def _tries(spare: StudyFile) -> dict[str, Directed]:
+    """What is tried beside the baseline, by name. Of code, always a change of nothing, unless there is one."""
+    given = {name: ("", Params(dict(params))) for name, params in spare.checks.items()}
+    patches = {name: (patch_text(spare, path), None) for name, path in spare.check_patches.items()}
+    if spare.terms.mutable and (blank := _blank_line(spare)) and not {"noop"} & {*given, *patches}:
+        patches["noop"] = (blank, None)
+    return {
+        name: Directed(request_id(), "try", by=name, change=change, text=text)
+        for name, (text, change) in {**given, **patches}.items()
+    }
+
+
+def _blank_line(spare: StudyFile) -> str:
+    """A patch that adds an empty line to a file that may be changed, where it may be; empty where there is none."""
+    for path in sorted(spare.mutable, key=lambda path: (not path.endswith(".py"), path)):
+        try:
+            text = (spare.workdir / path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            continue
+        head, mark, rest = text.partition("EVOLVE-BLOCK-START")
+        line, end, tail = rest.partition("\n")
+        blank = f"{head}{mark}{line}{end}\n{tail}" if mark else text + ("\n" if text.endswith("\n") else "\n\n")
+        return diff({path: text}, {path: blank})
+    return ""
 
 
 def _drive(spare: StudyFile, where: Surroundings, request: Directed | None, quiet: bool) -> Outcome:

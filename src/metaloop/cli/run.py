@@ -363,11 +363,11 @@ def run_one(
     if diff is not None and not study.terms.mutable:
         raise UsageError("--diff: expected files that may be changed, found none; add policy.mutable: [FILE]")
     change = Params(_point(study, params)) if params is not None else None
-    request = Directed(request_id(), "try", by="run-one", change=change, text=_patch_text(study, diff))
+    request = Directed(request_id(), "try", by="run-one", change=change, text=patch_text(study, diff))
     return _drive(study, json=json, request=request)
 
 
-def _patch_text(study: StudyFile, path: Path | None) -> str:
+def patch_text(study: StudyFile, path: Path | None) -> str:
     """What is in a patch file; of one that is too large, enough to be refused for that. Empty without a file."""
     if path is None:
         return ""

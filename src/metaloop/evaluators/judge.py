@@ -519,3 +519,28 @@ def undone(study: Study, before: Sequence[Result], again: Sequence[Result]) -> s
         runs = "once" if len(loss) == 1 else f"in the mean of {len(loss)}"
         return f"run again, {name} is worse by {mean:.4g} {runs}, more than noise of {width:.3g} (sd) explains"
     return ""
+
+
+# ---- what looks wrong ------------------------------------------------------------------------------------------------
+
+EQUAL = 5
+"""So many candidates running with the very same score, and somebody should look whether it sees them at all."""
+
+
+def blind(study: Study, round: Round) -> str:
+    """What has to be said of scores that never change, once, when a round is decided; empty otherwise."""
+    value, count = study.equal
+    if round.role not in ("search", "directed") or round.scores is None:
+        return ""
+    for score in round.scores:
+        if score is None:
+            continue
+        count = count + 1 if score.value == value else 1
+        value = score.value
+        if count == EQUAL and not any(text.startswith(BLIND) for text in study.alerts):
+            return f"{BLIND}: {EQUAL} candidates running scored exactly {value:.6g}; does it see what they change?"
+    return ""
+
+
+BLIND = "evaluation"
+"""What that alert begins with."""

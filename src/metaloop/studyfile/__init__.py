@@ -62,7 +62,7 @@ class StudyFile:
     `auto`: the policy was left to us, so a study that began with another one goes on with that.
     `mutable`: what `policy.mutable` and `mutable_file` matched, relative to the workdir. `program`: `program_file`.
     `private`: what `target.private` matched. `patches`: the folder of patches.
-    `checks`: the parameters under `check` (sabotage, noop), as the space holds them.
+    `checks`: the parameters under `check` (sabotage, noop), as the space holds them; `check_patches`: the patches.
     `notes`: what may not be meant (a key that changes nothing here); a line each, for a person to read.
     """
 
@@ -84,6 +84,7 @@ class StudyFile:
     notes: tuple[str, ...] = ()
     lines: Mapping[str, int] = field(default_factory=dict)
     checks: Mapping[str, Mapping[str, Scalar]] = field(default_factory=dict)
+    check_patches: Mapping[str, Path] = field(default_factory=dict)
 
     @property
     def workdir(self) -> Path:
@@ -476,6 +477,7 @@ def _built(document: Document, source: _Source, checks: Checks) -> StudyFile:
         notes=tuple(_notes(document)),
         lines=source.lines,
         checks=checks.tries,
+        check_patches=checks.try_patches,
         private=checks.private,
     )
 

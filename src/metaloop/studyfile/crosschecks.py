@@ -54,6 +54,7 @@ class Checks:
         self.private: tuple[str, ...] = ()
         self.telemetry: dict[str, Path] = {}
         self.tries: dict[str, dict[str, Scalar]] = {}
+        self.try_patches: dict[str, Path] = {}
 
     def all(self) -> list[Fault]:
         return [
@@ -196,9 +197,17 @@ class Checks:
         yield from self._tries()
 
     def _tries(self) -> Iterator[Fault]:
-        """The points that `metaloop check` tries."""
+        """The points that `metaloop check` tries, and the patches."""
+        coding = bool(self.document.policy.mutable or self.document.policy.mutable_file)
         for name in ("sabotage", "noop"):
             point = getattr(self.document.check, name)
+            if isinstance(point, str):
+                self.try_patches[name] = self.base / point
+                if not coding:
+                    yield Fault(("check", name), "expected parameters: no candidate of this study has code of its own")
+                elif not is_file(self.base / point):
+                    yield Fault(("check", name), f"expected a file with a patch, found none at {self.base / point}")
+                continue
             held = accept(self.space, point) if point is not None else {}
             if isinstance(held, str):
                 yield Fault(("check", name), f"expected a point of the space; {held}")

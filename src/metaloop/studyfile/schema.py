@@ -649,8 +649,13 @@ class ComparabilityKeys(Section):
 class CheckKeys(Section):
     """What `metaloop check` tries beside the baseline. No part of what the study is."""
 
-    sabotage: Point | None = Field(None, description="parameters that must score worse than the baseline")
-    noop: Point | None = Field(None, description="parameters that must score as the baseline does")
+    sabotage: Point | Text | None = Field(
+        None, description="parameters, or a file with a patch, that must score worse than the baseline"
+    )
+    noop: Point | Text | None = Field(
+        None,
+        description="the same, that must score as the baseline does; of code, by default, an empty line",
+    )
 
 
 class Document(Section):
