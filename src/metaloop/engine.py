@@ -287,7 +287,8 @@ class Engine:
                     self._cut()
                 await self._news()
         except UsageError as error:  # something has to be mended by hand: the time until then counts
-            self._append(Interrupted(str(error)))
+            if self.study.closed is None:
+                self._append(Interrupted(str(error)))
             raise
         finally:
             await self._abandon()
