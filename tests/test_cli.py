@@ -191,7 +191,10 @@ def test_init_writes_a_study_of_code_that_finds_something(tmp_path: Path) -> Non
     w = Workshop(tmp_path / "other")
     w.env = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
     assert w("init", "new", "--template", "code").code == 0
-    assert w("check", "new/study.yaml").code == 0
+    checked = w("check", "new/study.yaml")
+    assert checked.code == 0
+    assert "worse beyond noise, as it should be" in checked.out
+    assert "scored by a separate scorer" in checked.err
     before = (w.folder / "new/pack.py").read_text()
     done = w("run", "new/study.yaml")
     assert done.code == 0, done.err
@@ -200,7 +203,8 @@ def test_init_writes_a_study_of_code_that_finds_something(tmp_path: Path) -> Non
     assert rows[3]["reason"].startswith("gate tests ended with exit code 1: [8]")
     assert (w.folder / "new/pack.py").read_text() == before
     assert w("apply", "new/study.yaml", "--here").code == 0
-    measured = subprocess.run([sys.executable, "measure.py"], cwd=w.folder / "new", capture_output=True, text=True)
+    subprocess.run([sys.executable, "run.py"], cwd=w.folder / "new", check=True)
+    measured = subprocess.run([sys.executable, "score.py"], cwd=w.folder / "new", capture_output=True, text=True)
     assert measured.stdout == f"boxes={rows[2]['value']:g}\n"
     assert w("init", "new", "--template", "code").code == 2
 

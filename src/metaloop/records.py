@@ -74,7 +74,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 TIERS: dict[Tier, str] = {
-    "parameters": "programs of the user's own, for candidates that are parameters alone",
+    "parameters": "your own programs; candidates are parameters alone",
     "separate": "a separate scorer, on what candidates leave behind",
     "in-process": "a program in whose process candidates run: not verified",
     "stdout": "candidates themselves, who print it: not verified",

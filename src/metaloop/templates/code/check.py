@@ -1,8 +1,9 @@
-"""The gate: small heaps that have to come out right, before a candidate is measured. No candidate may change it."""
+"""What a packing has to be; and the gate: small heaps that have to come out right, before a candidate is measured.
+
+No candidate may change this file.
+"""
 
 from collections import Counter
-
-from pack import pack
 
 HEAPS = ([], [8], [100], [50, 50], [60, 60, 60], [20, 30, 50, 70, 30], [1] * 250)
 
@@ -15,6 +16,8 @@ def faults(sizes, boxes):
 
 
 def main():
+    from pack import pack
+
     for sizes in HEAPS:
         if wrong := faults(sizes, pack(list(sizes))):
             raise SystemExit(f"{sizes}: {wrong}")
