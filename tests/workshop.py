@@ -95,8 +95,8 @@ class Workshop:
         return path.read_text().splitlines() if path.exists() else []
 
     def alive(self) -> list[int]:
-        """Processes of trials of this folder's studies."""
-        return marked(str(self.folder))
+        """Processes of trials of this folder's studies, without those that hold them."""
+        return [pid for pid in marked(str(self.folder)) if name_of(pid) != "bwrap"]
 
 
 COUNTED = "open('ran.txt', 'a').write(os.environ['METALOOP_TRIAL'] + '\\n')\n"
@@ -113,6 +113,13 @@ def marked(root: str) -> list[int]:
         if re.search(rb"(?:^|\0)METALOOP_STUDY=" + re.escape(root.encode()), environ):
             found.append(int(process.name))
     return found
+
+
+def name_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
 
 
 def until(condition, seconds: float = 20.0, every: float = 0.02) -> None:

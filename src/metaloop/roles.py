@@ -109,8 +109,8 @@ class Step(msgspec.Struct, frozen=True):
     timeout_s: float
     env: dict[str, str] = {}
     cwd: str = ""
-    fresh: bool = False
     walls: Walls | None = None
+    fresh: bool = False
 
 
 class Job(msgspec.Struct, frozen=True):
