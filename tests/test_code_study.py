@@ -169,6 +169,27 @@ def test_what_the_folder_becomes_under_way_changes_nothing(tmp_path: Path) -> No
     assert (done.code, "src/model.py" in done.err) == (2, True)
 
 
+@pytest.mark.parametrize("gone", [["src"], ["bench.py"], ["src/model.py", "src/other.py", "bench.py"]])
+def test_a_study_goes_on_where_files_have_gone_from_the_folder(tmp_path: Path, gone: list[str]) -> None:
+    """Its globs mean what its base holds. A changed frozen file is the base's too; other globs are other terms."""
+    made = shop(tmp_path)
+    ideas(made, *BETTER[:3])
+    assert made.run("--max-iterations", "1").code == 0
+    for path in map(made.folder.joinpath, gone):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    done = made.run("--max-iterations", "2")
+    assert done.code == 0, done.err
+    (made.folder / "bench.py").write_text("print('score=77')\n")
+    assert made.run("--max-iterations", "3").code == 0
+    assert [row["value"] for row in made.rows()[:3]] == pytest.approx([0.1, 0.2, 0.1])
+    assert made("audit").code == 0
+    made.write(policy={**made.keys["policy"], "frozen": ["bench.py", "data.json"]})
+    done = made.run("--max-iterations", "4")
+    assert (done.code, "frozen.data.json was nothing" in done.err) == (2, True)
+    made.write(policy={**made.keys["policy"], "frozen": ["nothing.py"]})
+    assert "found none that matches 'nothing.py'" in made.run("--max-iterations", "4").err
+
+
 @pytest.mark.parametrize("how", ["attribute", "setting"])
 def test_what_was_found_comes_to_a_repository_that_has_crlf_on_the_disk_alone(tmp_path: Path, how: str) -> None:
     """As a branch with what git would have committed, as a patch, and into the files as they are."""

@@ -22,14 +22,14 @@ from metaloop import __version__
 from metaloop.adapters.frozen import FrozenFiles
 from metaloop.adapters.host import descriptors, enforced, program, this_host
 from metaloop.adapters.inbox import FileInbox
-from metaloop.adapters.ledger import open_ledger
+from metaloop.adapters.ledger import open_ledger, read_ledger
 from metaloop.adapters.projections import Paths, Projections, refuse_foreign
 from metaloop.costs import foreseen
 from metaloop.engine import Engine, Observer, Session, World, commit, open_study
 from metaloop.errors import ConfigError, Damaged, Faults, UsageError
 from metaloop.evaluators.judge import confirming, decide, measuring
 from metaloop.evaluators.metric import reader
-from metaloop.events import Based, Directed, Resumed, StudyClosed
+from metaloop.events import Based, Directed, Resumed, StudyClosed, StudyOpened
 from metaloop.jobs import Surroundings
 from metaloop.policies.opening import opening
 from metaloop.policies.params import starting
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from metaloop.adapters.workspace.base import Base
     from metaloop.policies.frontier import Strategy
     from metaloop.studyfile import StudyFile
+    from metaloop.studyfile.globs import Held
 
 
 DESCRIPTORS = 64
@@ -253,6 +254,32 @@ def restored(folder: Path, study: Study) -> "StudyFile":
     same_host = Comparability(terms.budget_mode, terms.fingerprint, terms.same_host)
     found = StudyFile(terms, study.bounds, None, base, folder, {}, same_host, study.config)
     return dataclasses.replace(found, private=matching(root, terms.private))
+
+
+def held(folder: Path) -> "Held":
+    """The files of the study of code in a folder: of its base, and frozen ones that it watches where they are."""
+    from metaloop.adapters.workspace.base import FILE, PROGRAM
+    from metaloop.adapters.workspace.git import contents
+    from metaloop.adapters.workspace.snapshots import opened
+    from metaloop.studyfile.globs import Held
+
+    if not (folder / "ledger.sqlite").exists():
+        return Held()
+    events = (entry.event for entry in read_ledger(folder))
+    begun = next((event for event in events if isinstance(event, StudyOpened)), None)
+    if begun is None or not begun.terms.mutable:
+        return Held()
+    repo, frozen = folder / "base.git", begun.terms.frozen
+    files = opened(repo).files
+    own = {path for path, entry in files.items() if entry.mode in (FILE, PROGRAM)}
+
+    def hashes(paths: Sequence[str]) -> dict[str, str]:
+        known = [path for path in paths if path in own]
+        read = contents(repo, [files[path].hash for path in known])
+        links = {path: frozen[path] for path in paths if path in files and path in frozen and path not in own}
+        return links | dict(zip(known, map(digest, read), strict=True))
+
+    return Held(frozenset({*own, *frozen}), hashes)
 
 
 def slots(folder: Path) -> Path:
@@ -535,12 +562,15 @@ def surroundings(file: "StudyFile") -> Surroundings:
     faults = [*_unwritable(file, cwd)]
     for key, command in commands(terms):
         found = program(command[0], cwd, path)
+        if os.path.normpath(command[0]) in file.held:
+            continue  # the candidate's own, as the study began with it
         if found is None:
             faults.append(_no_program(file, key, command[0], cwd))
             continue
         if not (terms.mutable and os.sep in command[0] and not command[0].startswith(os.sep)):
             programs[command[0]] = found  # a program of the code itself is the candidate's own
-        if (script := _missing_script(found, command, cwd)) is not None:
+        script = _missing_script(found, command, cwd)
+        if script is not None and os.path.normpath(script) not in file.held:
             faults.append(_no_script(file, key, script, cwd))
     if terms.mutable and program("git", cwd, os.environ.get("PATH", os.defpath)) is None:
         faults.append(_fault(file, "policy.mutable", NO_GIT))

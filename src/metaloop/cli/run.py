@@ -17,7 +17,7 @@ from cyclopts import Parameter
 from metaloop.adapters.inbox import request_id
 from metaloop.adapters.projections import Paths
 from metaloop.cli.output import COLOURS, card, clean, fitted, overwrite, say, shown, tell, tell_json, trial_line
-from metaloop.config import Outcome, asking, drive, holding, surroundings, unenforceable, unreadable
+from metaloop.config import Outcome, asking, drive, held, holding, surroundings, unenforceable, unreadable
 from metaloop.errors import BaselineError, UsageError
 from metaloop.evaluators.judge import told_held
 from metaloop.events import (
@@ -92,7 +92,7 @@ def run(
         }.items()
         if value is not None
     }
-    study = _study(file, cmd, metric, direction, param or [], overrides)
+    study = _study(file, cmd, metric, direction, param or [], overrides, dir)
     own = {"--name": name, "--policy": policy, "--seed": seed, "--order": order, "--dir": dir}  # without: another study
     words = [word for flag, value in own.items() if value is not None for word in (flag, str(value))]
     again = shlex.join(["run", str(file), *words]) if file else ""
@@ -106,12 +106,13 @@ def _study(
     direction: str,
     params: Sequence[str],
     overrides: dict[str, object],
+    folder: Path | None,
 ) -> StudyFile:
     flags = [flag for flag, value in (("--cmd", cmd), ("--metric", metric), ("--param", params)) if value]
     if file is not None:
         if flags:
             raise UsageError(f"expected a file or {', '.join(flags)}, found both; put into {file} what belongs there")
-        return load(file, overrides)
+        return load(file, overrides, lambda own: held(folder or own))
     if cmd is None or metric is None or not params:
         absent = [f for f, value in (("--cmd", cmd), ("--metric", metric), ("--param", params)) if not value]
         raise UsageError(f"expected a study file, or --cmd, --metric and --param; {', '.join(absent)} missing")
@@ -357,7 +358,7 @@ def run_one(
     A patch is applied to the code that the study began with, and runs with `--params` or the program's own defaults.
     Exit code 0: measured, kept or not; 2: refused; 4: it could not be measured.
     """
-    study = _placed(load(file), dir)
+    study = _placed(load(file, begun=lambda own: held(dir or own)), dir)
     if params is None and diff is None:
         raise UsageError("expected something to try; add --params JSON or --diff PATCH")
     if diff is not None and not study.terms.mutable:
@@ -393,10 +394,10 @@ def _point(file: StudyFile, text: str) -> dict[str, Scalar]:
         raise UsageError(f"--params: expected JSON like '{{\"lr\": 0.1}}'; {error}") from None
     if not isinstance(given, dict) or not all(isinstance(v, bool | int | float | str) for v in given.values()):
         raise UsageError("--params: expected a JSON object with a number, text or boolean for each parameter")
-    held = accept(file.terms.space, given)
-    if isinstance(held, str):
-        raise UsageError(f"--params: {held}")
-    return held
+    point = accept(file.terms.space, given)
+    if isinstance(point, str):
+        raise UsageError(f"--params: {point}")
+    return point
 
 
 def _no_constant(name: str) -> float:

@@ -10,7 +10,7 @@ import math
 import re
 import shlex
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path, PurePath
@@ -22,7 +22,7 @@ from metaloop.edits.contract import covers
 from metaloop.errors import ConfigError, Faults
 from metaloop.studyfile import schema, yaml12
 from metaloop.studyfile.crosschecks import Checks, arms, asks, edits
-from metaloop.studyfile.globs import Tree
+from metaloop.studyfile.globs import Held, Tree
 from metaloop.studyfile.schema import Document, Fault, RangeKeys, dotted, found
 from metaloop.studyfile.yaml12 import Node, Place, Unreadable
 from metaloop.terms import AgentSpec, Baseline, Bounds, Gate, Limits, ModelSpec, Sandbox, Terms
@@ -62,6 +62,7 @@ class StudyFile:
     `auto`: the policy was left to us, so a study that began with another one goes on with that.
     `mutable`: what `policy.mutable` and `mutable_file` matched, relative to the workdir. `program`: `program_file`.
     `private`: what `target.private` matched. `patches`: the folder of patches.
+    `held`: the files of a study of code that has begun.
     `checks`: the parameters under `check` (sabotage, noop), as the space holds them; `check_patches`: the patches.
     `notes`: what may not be meant (a key that changes nothing here); a line each, for a person to read.
     """
@@ -80,6 +81,7 @@ class StudyFile:
     private: tuple[str, ...] = ()
     program: Path | None = None
     patches: Path | None = None
+    held: frozenset[str] = frozenset()
     needs: tuple[Need, ...] = ()
     notes: tuple[str, ...] = ()
     lines: Mapping[str, int] = field(default_factory=dict)
@@ -98,8 +100,13 @@ class StudyFile:
 # ---- from a file, from flags, from a mapping -------------------------------------------------------------------------
 
 
-def load(path: Path, overrides: Mapping[str, object] | None = None) -> StudyFile:
+def load(
+    path: Path,
+    overrides: Mapping[str, object] | None = None,
+    begun: Callable[[Path], Held] = lambda _: Held(),
+) -> StudyFile:
     """The study in a file. `overrides` are dotted keys (`controller.max_iterations`) that win over the file's.
+    `begun`: what the study of code in a folder holds of its files; globs mean these, whatever became of the folder.
 
     Raises `Faults` with all that is wrong, and nothing else.
     """
@@ -113,7 +120,7 @@ def load(path: Path, overrides: Mapping[str, object] | None = None) -> StudyFile
     source.lines.update(_lines(root, ()))
     errors = [source.error(problem.at, problem.message, problem.line) for problem in problems]
     raw = {key: _plain(node, (key,)) for key, node in root.held.items()}
-    return _study(raw, source, overrides or {}, errors)
+    return _study(raw, source, overrides or {}, errors, begun)
 
 
 def from_flags(
@@ -375,7 +382,13 @@ def _flag_for(at: Place) -> str:
 # ---- the whole way ---------------------------------------------------------------------------------------------------
 
 
-def _study(raw: Raw, source: _Source, overrides: Mapping[str, object], errors: list[ConfigError]) -> StudyFile:
+def _study(
+    raw: Raw,
+    source: _Source,
+    overrides: Mapping[str, object],
+    errors: list[ConfigError],
+    begun: Callable[[Path], Held] = lambda _: Held(),
+) -> StudyFile:
     """Every check there is, then one raise; without faults, the study."""
     for key, value in overrides.items():
         parts = key.split(".")
@@ -389,7 +402,7 @@ def _study(raw: Raw, source: _Source, overrides: Mapping[str, object], errors: l
     faulty = {dotted(fault.at) for fault in faults} | {error.key for error in errors}
     if any(error.key.startswith("--param") for error in errors):
         faulty.add("policy.params")
-    checks = Checks(document, source.base, source.path, source.stem, frozenset(faulty))
+    checks = Checks(document, source.base, source.path, source.stem, frozenset(faulty), begun)
     faults += [fault for fault in checks.all() if not schema.explained(fault.at, faults)]
     source.raised(faults, errors)
     return _built(document, source, checks)
@@ -479,6 +492,7 @@ def _built(document: Document, source: _Source, checks: Checks) -> StudyFile:
         checks=checks.tries,
         check_patches=checks.try_patches,
         private=checks.private,
+        held=checks.held.files,
     )
 
 

@@ -5,12 +5,12 @@ Reads folders and files, to find what globs match and to hash what is frozen; wr
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 
 from metaloop.edits.contract import covers
 from metaloop.studyfile import schema
-from metaloop.studyfile.globs import Tree, by_place, exists, is_dir, is_file, same
+from metaloop.studyfile.globs import Held, Tree, by_place, exists, is_dir, is_file, same
 from metaloop.studyfile.schema import Document, Fault, RangeKeys, dotted, found
 from metaloop.studyfile.yaml12 import Place
 from metaloop.terms import ASKING
@@ -43,8 +43,17 @@ def arms(policy: schema.PolicyKeys) -> tuple[str, ...]:
 class Checks:
     """Checks across keys and against the disk. Each is skipped where a key that it reads is faulty already."""
 
-    def __init__(self, document: Document, base: Path, path: Path | None, stem: str, faulty: frozenset[str]) -> None:
-        self.document, self.path, self.faulty = document, path, faulty
+    def __init__(
+        self,
+        document: Document,
+        base: Path,
+        path: Path | None,
+        stem: str,
+        faulty: frozenset[str],
+        begun: Callable[[Path], Held] = lambda _: Held(),
+    ) -> None:
+        """`begun`: what the study in a folder holds of its files."""
+        self.document, self.path, self.faulty, self.begun = document, path, faulty, begun
         self.name = document.name or stem
         self.space: Space = {name: schema.domain(value) for name, value in document.policy.params.items()}
         self.base = Path(os.path.abspath(base))  # noqa: PTH100  (not resolved: links stay as written)
@@ -52,6 +61,7 @@ class Checks:
         self.sealed: dict[str, str] = {}
         self.mutable: tuple[str, ...] = ()
         self.private: tuple[str, ...] = ()
+        self.held = Held()
         self.telemetry: dict[str, Path] = {}
         self.tries: dict[str, dict[str, Scalar]] = {}
         self.try_patches: dict[str, Path] = {}
@@ -362,7 +372,9 @@ class Checks:
         policy = self.document.policy
         if not self.sound("target.workdir") or not is_dir(self.base / self.document.target.workdir):
             return
-        tree = Tree(self.base / self.document.target.workdir)
+        if (policy.mutable or policy.mutable_file) and self.sound("name"):
+            self.held = self.begun(self.base / ".metaloop" / self.name)
+        tree = Tree(self.base / self.document.target.workdir, self.held)
         faults: list[Fault] = []
         mutable = tree.matched(by_place("mutable", policy.mutable_file, policy.mutable), faults)
         frozen = tree.matched(by_place("frozen", policy.frozen_file, policy.frozen), faults)
@@ -388,8 +400,12 @@ class Checks:
     def _hashes(self, tree: Tree, frozen: Mapping[str, Place], faults: list[Fault]) -> dict[str, str]:
         """The content of every frozen file but the study's own: what that may not change is in the terms."""
         hashes: dict[str, str] = {}
+        held = self.held.hashes(sorted(frozen))
         for path in sorted(frozen):
             if self.path is not None and same(tree.root / path, self.path):
+                continue
+            if path in held:
+                hashes[path] = held[path]
                 continue
             try:
                 with (tree.root / path).open("rb") as file:

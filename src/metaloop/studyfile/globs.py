@@ -1,8 +1,12 @@
-"""Which files a study file's globs mean: read from the disk, walked at most once, and never outside of the workdir."""
+"""Which files a study file's globs mean: read from the disk, walked at most once, and never outside of the workdir.
+
+Of a study of code that has begun, they mean what its base holds, whatever became of the folder.
+"""
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
 from metaloop.studyfile.schema import Fault
@@ -16,11 +20,25 @@ def by_place(key: str, single: str | None, many: Sequence[str] | None) -> dict[P
     return listed | ({("policy", f"{key}_file"): single} if single is not None else {})
 
 
-class Tree:
-    """The files under a folder, walked once and only if a glob asks. Links to folders are not followed."""
+@dataclass(frozen=True)
+class Held:
+    """The files that a study of code began with: those of its base, and those that it watches where they are.
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    `hashes`: the SHA-256 of what the base has at these paths; nothing for those that it has not.
+    """
+
+    files: frozenset[str] = frozenset()
+    hashes: Callable[[Sequence[str]], Mapping[str, str]] = field(default=lambda _: {})
+
+
+class Tree:
+    """The files under a folder, walked once and only if a glob asks. Links to folders are not followed.
+
+    What matches something of what is `held` is not looked for on the disk.
+    """
+
+    def __init__(self, root: Path, held: Held = Held()) -> None:
+        self.root, self.held = root, held
         self.files: list[str] | None = None
         self.unreadable: list[str] = []
 
@@ -45,6 +63,8 @@ class Tree:
         if pure.is_absolute() or ".." in pure.parts:
             return f"expected a path inside the workdir, found {glob[:80]!r}; write it relative to {self.root}"
         try:
+            if known := self._known(pure):
+                return known
             paths = self._literal(pure) or self._globbed(pure.as_posix())
         except re.error as error:
             return f"expected a glob, found {glob[:80]!r}: {error.msg}"
@@ -54,6 +74,14 @@ class Tree:
             return f"expected folders that can be read, found {closed!r}, which cannot"
         nothing = f"expected a file in {self.root}, found none that matches {glob[:80]!r}; correct it or remove it"
         return paths or nothing
+
+    def _known(self, pure: PurePath) -> list[str]:
+        name = pure.as_posix()
+        if name in self.held.files:
+            return [name]
+        top = "" if name == "." else f"{name}/"
+        pattern = re.compile(_regex(name), re.DOTALL)
+        return sorted(path for path in self.held.files if path.startswith(top) or pattern.fullmatch(path))
 
     def _literal(self, pure: PurePath) -> list[str]:
         path = self.root / pure
