@@ -151,6 +151,9 @@ def test_a_folder_without_git_will_do(tmp_path: Path) -> None:
     assert made.rows()[-1]["verdict"] == "crowned"
     assert state(made.folder) == before
     assert "expected a git repository" in made("apply", "--branch", "x").err
+    done = made("apply", "--patch", "/nosuch/x")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "--patch /nosuch/x: expected a file that can be written" in done.err
     told = made("apply", "--patch", "../best.patch").out
     subprocess.run(["sh", "-c", told.split("; ")[1]], cwd=made.folder, env=ENV, check=True)
     assert (made.folder / "src/model.py").read_text().startswith("RATE = 0.2\n")

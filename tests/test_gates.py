@@ -114,6 +114,8 @@ def test_a_gate_is_told_of_no_place_for_results_and_runs_once_a_candidate(tmp_pa
         ([{"name": "a", "cmd": [sys.executable, "src/model.py"]}], "'src/model.py' is mutable: take it out of that"),
         ([{"name": "a", "cmd": [sys.executable, "./src/model.py"]}], "'./src/model.py' is mutable"),
         ([gate("a", "0", timeout_s=0)], "gates[0].timeout_s: expected a number above 0"),
+        ([gate("a", "0", extra=1)], "gates[0].extra: unknown key; known here are name, cmd, phase, timeout_s"),
+        ([gate("a", "0", tiemout_s=1)], "gates[0].tiemout_s: unknown key; did you mean timeout_s?"),
     ],
 )
 def test_gates_that_make_no_sense_are_refused(tmp_path: Path, gates: list[dict[str, object]], said: str) -> None:
@@ -121,6 +123,29 @@ def test_gates_that_make_no_sense_are_refused(tmp_path: Path, gates: list[dict[s
     ideas(made, FASTER[0])
     done = made.run()
     assert (done.code, said in done.err) == (2, True), done.err
+
+
+def test_terms_that_were_changed_are_told_in_the_words_of_the_study_file(tmp_path: Path) -> None:
+    """Down to the key of a gate; and what is new, or gone, as it may stand there."""
+    true = {"name": "ok", "cmd": ["true"]}
+    made = gated(tmp_path, true)
+    ideas(made, FASTER[0])
+    assert made.run("--max-iterations", "1").code == 0
+    made.write(
+        gates=[{**true, "timeout_s": 5}, {"name": "new", "cmd": ["test", "-f", "bench.py"], "phase": "post"}],
+        policy={**made.keys["policy"], "params": {"x": {"low": 0, "high": 3, "int": True}}},
+        target={**made.keys["target"], "env": {"A": "1"}},
+    )
+    done = made.run()
+    assert done.code == 2
+    for said in (
+        "gates[0].timeout_s was 600.0, is 5.0",
+        "gates[1] was nothing, is {name: new, cmd: [test, -f, bench.py], phase: post, timeout_s: 600.0}",
+        "policy.params.x was nothing, is {low: 0.0, high: 3.0, log: false, int: true}",
+        "target.env.A was nothing, is '1'",
+    ):
+        assert said in done.err
+    assert "Gate(" not in done.err
 
 
 def test_a_gate_is_inherited_down_the_tree(tmp_path: Path) -> None:

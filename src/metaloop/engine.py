@@ -51,8 +51,8 @@ from metaloop.plan import Act, AskModel, Close, OpenRound, Settle, StartRun, Sto
 from metaloop.policies.told import said, told
 from metaloop.roles import Executor, Gone, Ledger, Model, Outcome, Running, StepOutcome, Thought, Watch, Workspace
 from metaloop.study import PREPARE, STARTS, Run, Study, evolve, fold, more_is_there
-from metaloop.terms import PATCHES, AgentSpec, Gate, Rung, Terms
-from metaloop.values import Failed, Pruned, Ran, Result, Stopped, Usage, Value
+from metaloop.terms import PATCHES, AgentSpec, Gate, Rung, Terms, differences
+from metaloop.values import Failed, Pruned, Ran, Result, Stopped, Usage
 
 GRACE_S = 5.0
 """Seconds that a running trial is given to end by itself after the first interrupt."""
@@ -145,10 +145,7 @@ class Session:
 
 def check_terms(old: Terms, new: Terms, measured: bool = True) -> None:
     """Raises UsageError that names every term that is not what it was, and how to begin another study instead."""
-    changed = [
-        text for name in old.__struct_fields__ for text in _differs(name, getattr(old, name), getattr(new, name))
-    ]
-    if changed:
+    if changed := differences(old, new):
         less = "" if measured else ", or remove its folder (nothing was measured in it)"
         raise UsageError(
             f"study {old.name!r} was begun on other terms: {'; '.join(changed)}. What is measured may not change under "
@@ -164,27 +161,6 @@ def _check_rung(before: Rung | None, at_hand: Session) -> None:
             f"target.sandbox: expected {before.name}, in which this study's trials ran so far, found {rung.name}: "
             f"{at_hand.higher}; or say target.sandbox: {{level: {rung.name}}}, if that is enough"
         )
-
-
-def _differs(name: str, old: object, new: object) -> list[str]:
-    """What is not what it was, down to the entry of a mapping and the field of a value."""
-    if old == new:
-        return []
-    if isinstance(old, Value) and type(old) is type(new):
-        return [
-            text
-            for at in old.__struct_fields__
-            for text in _differs(f"{name}.{at}", getattr(old, at), getattr(new, at))
-        ]
-    if isinstance(old, dict) and isinstance(new, dict):
-        keys = dict.fromkeys([*old, *new])
-        return [text for key in keys for text in _differs(f"{name}.{key}", old.get(key), new.get(key))]
-    return [f"{name} was {_short(old)}, is {_short(new)}"]
-
-
-def _short(value: object) -> str:
-    text = "nothing" if value is None else repr(value)
-    return text if len(text) <= 200 else text[:197] + "..."
 
 
 def _finished(study: Study, resumed: Resumed) -> bool:

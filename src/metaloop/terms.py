@@ -1,6 +1,7 @@
 """What a study is (`Terms`, fixed for its life) and how far it may go (`Bounds`, which a resumed study may change)."""
 
 import re
+from itertools import zip_longest
 from typing import Literal, TypeAlias
 
 from metaloop.edits.contract import Contract
@@ -260,3 +261,68 @@ class Host(Value, frozen=True):
     os: str = ""
     kernel: str = ""
     processor: str = ""
+
+
+# ---- in the words of a study file ------------------------------------------------------------------------------------
+
+WORDS = {
+    "train": "target.train_cmd", "evaluate": "target.eval_cmd", "prepare": "target.prepare_cmd",
+    "workdir": "target.workdir", "env": "target.env", "env_allow": "target.env_allow", "outputs": "target.outputs",
+    "private": "target.private", "policy": "policy.type", "space": "policy.params", "knobs": "policy.hybrid",
+    "start": "policy.start", "seed": "policy.seed", "frozen": "policy.frozen", "mutable": "policy.mutable",
+    "required_calls": "policy.required_calls", "check": "policy.check_cmd", "frontier": "policy.frontier",
+    "fallback": "policy.fallback", "arms": "policy.arms", "rule": "evaluation.rule", "alpha": "evaluation.alpha",
+    "confirm": "evaluation.confirm", "error": "evaluation.error", "several": "evaluation.several",
+    "others": "objectives", "constraints": "objectives", "order": "controller.order", "window": "controller.window",
+    "prune": "controller.prune", "same_host": "comparability.strict",
+    "fingerprint": "comparability.expected_hardware_fingerprint", "budget_mode": "comparability.budget_mode",
+    "command": "cmd", "whole": "int",
+}  # fmt: skip
+"""What a study file calls a field of the terms, or of a value in them, where that is another name."""
+
+
+def differences(old: Terms, new: Terms) -> list[str]:
+    """Every term that is not what it was, down to the entry of a list and the field of a value."""
+    return [
+        text
+        for name in old.__struct_fields__
+        for text in _differs(WORDS.get(name, name), getattr(old, name), getattr(new, name))
+    ]
+
+
+def _differs(name: str, old: object, new: object) -> list[str]:
+    if old == new:
+        return []
+    if isinstance(old, Value) and type(old) is type(new):
+        pairs = [(f"{name}.{WORDS.get(at, at)}", getattr(old, at), getattr(new, at)) for at in old.__struct_fields__]
+    elif isinstance(old, dict) and isinstance(new, dict):
+        pairs = [(f"{name}.{key}", old.get(key), new.get(key)) for key in dict.fromkeys([*old, *new])]
+    elif isinstance(old, tuple) and isinstance(new, tuple) and any(isinstance(each, Value) for each in (*old, *new)):
+        pairs = [(f"{name}[{at}]", *pair) for at, pair in enumerate(zip_longest(old, new))]
+    else:
+        return [f"{name} was {_short(old)}, is {_short(new)}"]
+    return [text for pair in pairs for text in _differs(*pair)]
+
+
+def _short(value: object) -> str:
+    text = f"'{value}'" if isinstance(value, str) else _told(value)
+    return text if len(text) <= 200 else text[:197] + "..."
+
+
+def _told(value: object) -> str:
+    """As it may stand in a study file."""
+    match value:
+        case None:
+            return "nothing"
+        case bool():
+            return "true" if value else "false"
+        case tuple() | list():
+            return f"[{', '.join(map(_told, value))}]"
+        case dict():
+            return f"{{{', '.join(f'{key}: {_told(inner)}' for key, inner in value.items())}}}"
+        case Value():
+            fields = {WORDS.get(name, name): getattr(value, name) for name in value.__struct_fields__}
+            return _told({name: inner for name, inner in fields.items() if inner not in (None, (), {})})
+        case str() if not re.fullmatch(r"[\w./][\w./ -]*|-{1,2}[\w-]+", value) or value != value.strip():
+            return f"'{value}'"
+    return str(value)

@@ -148,6 +148,8 @@ def _write_patch(path: Path, text: str, root: Path) -> None:
             file.write(text)
     except FileExistsError:
         raise UsageError(f"{path}: is there already; name another file") from None
+    except OSError as error:
+        raise UsageError(f"--patch {path}: expected a file that can be written, found: {error.strerror}") from None
     tell(clean(f"written: {path}; {how}"))
 
 

@@ -920,7 +920,7 @@ def _unknown_key(at: Place) -> str:
     section, key = dotted(tuple(parents)), str(last)
     if dotted(at) in LATER:
         return "this key is known, but not in this version; remove it"
-    section = re.sub(r"^models\.[^.]+", "models.ROLE", section)
+    section = re.sub(r"^models\.[^.]+|\[\d+\]", lambda part: "models.ROLE" if part[0][0] == "m" else "", section)
     known = KEYS.get(section, RANGE_KEYS if section.startswith("policy.params.") else ())
     if homes := [name for name, keys in KEYS.items() if key in keys]:
         place = " or ".join(home if home else "the top level" for home in homes)
@@ -930,7 +930,7 @@ def _unknown_key(at: Place) -> str:
     elsewhere = {name: home for home, keys in reversed(KEYS.items()) for name in keys}  # the first that has it
     if (likely := meant(key, elsewhere)) is not None:
         return f"unknown key; did you mean {dotted((*filter(None, [elsewhere[likely]]), likely))}?"
-    return f"unknown key; known here are {', '.join(known)}"
+    return f"unknown key; known here are {', '.join(known)}" if known else "unknown key here; remove it"
 
 
 RANGE_KEYS = tuple(field.alias or name for name, field in RangeKeys.model_fields.items())
