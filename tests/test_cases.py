@@ -386,7 +386,7 @@ def test_a_larger_budget_goes_on_to_it(tmp_path: Path) -> None:
     [
         ("objective", {"direction": "min"}, "objective.direction"),
         ("policy", {"seed": 7}, "seed"),
-        ("target", {"train_cmd": [sys.executable, "train.py", "-v"]}, "train"),
+        ("target", {"train_cmd": [sys.executable, "train.py", "-v"]}, "target.train_cmd"),
     ],
 )
 def test_what_is_measured_may_not_change_under_way(tmp_path: Path, section: str, value: dict, term: str) -> None:

@@ -483,3 +483,58 @@ def test_a_project_whose_path_is_no_utf8_is_refused_before_anything_is_written(t
     good = Workshop(tmp_path / "good")
     assert good.run("--dir", os.fsdecode(b"x\xff"), "--max-iterations", "1").code == 2
     assert not list(good.folder.glob("x*"))
+
+
+def test_a_failure_has_its_class_in_every_table(tmp_path: Path) -> None:
+    """With what it grew from, in the last columns; `show` and `status` name it too."""
+    w = Workshop(tmp_path, "sys.exit('no') if P['x'] > 0.1 else print('score=0.5')")
+    w.run()
+    for format, separator in (("tsv", "\t"), ("csv", ",")):
+        lines = w("export", "--format", format).out.splitlines()
+        assert lines[0].endswith(f"description{separator}parent{separator}failure")
+        assert lines[1].endswith(f"{separator}hypothesis")
+    assert "\n  failure   hypothesis\n" in w("show", "1").out
+    assert "hypothesis: train ended with exit code 1: no" in w("status").out
+
+
+def test_all_runs_that_were_executed_count_and_show_has_a_table_of_them(tmp_path: Path) -> None:
+    """Repeats and proofs too, and in their order; what did not come to run does not count."""
+    noisy = "import random\nx = P.get('x', 0.5)\nif x > 0.9:\n    import no_such_module\n"
+    noisy += "print(f'score={x + random.Random(os.environ[\"METALOOP_SEED\"]).gauss(0, 0.1)!r}')"
+    w = Workshop(tmp_path, f"open('ran.txt', 'a').write('x\\n') if P.get('x', 0) <= 0.9 else 0\n{noisy}")
+    start = [{"x": 0.6}, {"x": 0.95}, {"x": 0.9}]
+    w.write(evaluation={"rule": "proven", "baseline_repeats": 3}, target={"sandbox": {"level": "none"}},
+            policy={**w.keys.get("policy", {}), "start": start})  # fmt: skip
+    assert w.run().code == 0
+    ran = len(w.executed())
+    assert ran > 11
+    assert f"4 trials, {ran} runs, " in w("report").out
+    table = [
+        line.split() for line in w("show", "0").out.splitlines() if re.match(r" +[0-9]+  +[-0-9.]+  +[0-9.]+  ", line)
+    ]
+    numbers = [int(cells[0]) for cells in table]
+    assert numbers == sorted(numbers)
+    assert len(numbers) > 11
+    assert [" ".join(cells[3:5]) for cells in table[:3]] == ["the first", "a repeat", "a repeat"]
+    assert " ".join(table[-1][3:]) == "the end: best beside baseline"
+    assert "a proof, beside another trial" in w("show", "0").out
+    assert "-r10-" not in w("show", "0").out or w("show", "0").out.index("/r9-") < w("show", "0").out.index("/r10-")
+
+
+@pytest.mark.parametrize(("seconds", "said"), [("80", "80 s"), ("300", "5 min"), ("3600", "1 h"), ("28800", "8 h")])
+def test_a_budget_is_told_in_the_unit_that_fits(tmp_path: Path, seconds: str, said: str) -> None:
+    w = Workshop(tmp_path)
+    assert f"at most 3 trials, {said}; in" in w.run("--max-wall-time-s", seconds).err
+
+
+def test_numbers_of_one_sentence_are_of_one_style(tmp_path: Path) -> None:
+    """None has an exponent where another has none; and the way that is better reads right."""
+    noisy = "import random\nx = P.get('x', 0.5)\nnoise = random.Random(os.environ['METALOOP_SEED']).gauss(0, 9)\n"
+    w = Workshop(tmp_path, f"{noisy}print(f'score={{4000 * x + noise!r}}')")
+    w.write(evaluation={"rule": "proven", "baseline_repeats": 3}, objective={"direction": "min"},
+            policy={**w.keys.get("policy", {}), "start": [{"x": 0.01}]})  # fmt: skip
+    done = w.run("--max-iterations", "1")
+    assert re.search(r"better than the baseline by 19\d\d\.?\d* \[19\d\d\.?\d* to 19\d\d\.?\d*, 95 %\]", done.out), (
+        done.out
+    )
+    assert "e+0" not in done.out

@@ -130,6 +130,7 @@ def test_patches_improve_a_program_and_what_was_found_can_be_had(tmp_path: Path)
     version = made.study / "versions" / "v0006" / "code.patch"
     assert version.read_text() == (tmp_path / "best.patch").read_text()
 
+    assert "params" not in made("show", "6").out
     page = made("report").out
     assert "**`score` = 1.2, by trial 6.**" in page
     assert "\n+RATE = 0.2\n" in page
@@ -140,6 +141,30 @@ def test_patches_improve_a_program_and_what_was_found_can_be_had(tmp_path: Path)
     assert "RATE = 0.2" in (made.folder / "src/model.py").read_text()
     assert made("apply", "--here").code == 2  # nothing is written over
     assert not slots(made)
+
+
+def test_where_a_candidates_directory_is_is_said_to_nobody(tmp_path: Path) -> None:
+    """Paths in it are told as they are from there; and without parameters nobody is sent to look at them."""
+    made = shop(tmp_path)
+    ideas(made, BETTER[0], block("src/other.py", "SCALE = 1.0", "import os\nSCALE = open(os.getcwd() + '/src/no')"))
+    done = made.run()
+    assert "metaloop best" not in done.out
+    assert "metaloop diff 1 " in done.out
+    for told in (made("status").out, made("show", "2").out, made("export").out, made("report").out):
+        assert "No such file or directory: 'src/no'" in told
+        assert "/slots/" not in told
+
+
+def test_the_commit_of_a_branch_says_how_sure_it_is(tmp_path: Path) -> None:
+    """As the report does: what is smaller is better by as much, and one that never varied is said to be so."""
+    made = shop(tmp_path)
+    made.write(objective={"direction": "min"}, evaluation={"rule": "proven", "baseline_repeats": 3})
+    ideas(made, block("src/model.py", "RATE = 0.1", "RATE = 0.05"))
+    assert made.run().code == 0
+    assert made("apply", "--branch", "best").code == 0
+    said = "Better than the baseline by 0.05; the metric never varied between runs."
+    assert said in git(made.folder, "log", "-1", "--format=%B", "best")
+    assert said in made("report").out
 
 
 def test_a_folder_without_git_will_do(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from metaloop.study import Study
 COLUMNS = (
     "trial", "role", "status", "decision", "value", "runs", "sd", "against", "gain", "noise", "seconds", "params",
     "metrics", "hardware_fingerprint", "budget_mode", "comparable", "commit", "by", "fallback", "description",
-    "holdout",
+    "parent", "failure", "holdout",
 )  # fmt: skip
 
 RESULTS_RL = (
@@ -71,7 +71,7 @@ def full(study: Study, r: Row) -> tuple[object, ...]:
     return (
         r.trial, r.role, r.status, r.decision, r.value, r.runs or None, r.sd, r.against, r.gain, r.noise, r.seconds,
         r.params, r.metrics, r.fingerprint, budget_mode(study), r.comparable, "", r.by, r.fallback, description(r),
-        r.holdout,
+        r.parent, r.failure, r.holdout,
     )  # fmt: skip
 
 

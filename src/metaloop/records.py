@@ -7,9 +7,9 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from metaloop.events import Role
-from metaloop.study import Study, Trial, Verdict
+from metaloop.study import Run, Study, Trial, Verdict
 from metaloop.terms import Tier
-from metaloop.values import Edit, Failed, Params, Pruned, Ran, Refused, Result, Scalar, Stopped
+from metaloop.values import Edit, Failed, Headline, Params, Pruned, Ran, Refused, Result, Scalar, Stopped, plain
 
 Status: TypeAlias = Literal[
     "pending",
@@ -293,10 +293,13 @@ class Totals(msgspec.Struct, frozen=True):
     by_status: dict[str, int]
     fallbacks: int
     executions: int
+    runs: int = 0
 
 
 def totals(study: Study) -> Totals:
-    """`executions`: one a trial that ran, and one more each time that a run had to be started again."""
+    """`executions`: one a trial that ran, and one more each time that a run had to be started again. `runs`: every time
+    that a candidate was run, with repeats and proofs; not where it failed before it came to that.
+    """
     counts: dict[str, int] = {}
     again = 0
     for trial in study.trials.values():
@@ -305,7 +308,27 @@ def totals(study: Study) -> Totals:
             run.attempt for run in trial.runs.values()
         )
     settled = sum(trial.decided_at is not None for trial in study.trials.values())
-    return Totals(len(study.trials), settled, counts, study.fallbacks, again)
+    runs = sum(_came_to_run(run) for trial in study.trials.values() for run in trial.runs.values())
+    return Totals(len(study.trials), settled, counts, study.fallbacks, again, runs)
+
+
+def _came_to_run(run: Run) -> int:
+    return run.attempt - (isinstance(run.last, Failed) and run.last.kind == "build" and run.attempt > 0)
+
+
+def proof(headline: Headline) -> str:
+    """What the last measurement says, which no selection went into; nothing where nothing came of it."""
+    if headline.problem or headline.gain is None:
+        return ""
+    sign = 1 if headline.gain >= 0 else -1
+    word = "Better" if sign > 0 else "Worse"
+    said = f"{word} than the baseline by {plain(abs(headline.gain))}"
+    if headline.exact:
+        return f"{said}; the metric never varied between runs."
+    ends = sorted(sign * end for end in (headline.low, headline.high) if end is not None)
+    interval = f" [{' to '.join(map(plain, ends))}, 95 %]" if ends else ""
+    pairs = f"{headline.pairs} pair{'s' * (headline.pairs != 1)}"
+    return f"{said}{interval}, over {pairs} of runs on fresh seeds that were made for this at the end."
 
 
 def most_failed_at(study: Study) -> str:

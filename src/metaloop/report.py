@@ -15,6 +15,7 @@ from metaloop.records import (
     held_out,
     noise_width,
     passed,
+    proof,
     row,
     scored,
     spell,
@@ -89,13 +90,7 @@ def _sure(headline: Headline) -> str:
         return f"At the end it could not be measured once more: `{_code(headline.problem)}`."
     if headline.gain is None:
         return "At the end it was not measured once more."
-    if headline.exact:
-        return f"Better than the baseline by {headline.gain:.6g}; the metric never varied between runs."
-    interval = f"[{headline.low:.6g} to {headline.high:.6g}, 95 %]"
-    return (
-        f"Better than the baseline by {headline.gain:.6g} {interval}, over {headline.pairs} pairs of runs on fresh "
-        "seeds that were made for this at the end."
-    )
+    return proof(headline)
 
 
 def _work(study: Study) -> Iterator[str]:
@@ -103,7 +98,7 @@ def _work(study: Study) -> Iterator[str]:
     closed = f"It ended: {_text(study.closed.why)}." if study.closed else "It has not ended."
     width = noise_width(study)
     noise = f" Runs of the same candidate scatter by {width:.3g} (sd)." if width else ""
-    yield f"{told.trials} trials, {told.executions} runs, {study.at:.0f} s of wall clock. {closed}{noise}"
+    yield f"{told.trials} trials, {told.runs} runs, {study.at:.0f} s of wall clock. {closed}{noise}"
     for role, usage in sorted(study.costs.items()):
         money = "its price is not known" if usage.usd is None else f"${usage.usd:.4f}"
         tokens = (

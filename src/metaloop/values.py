@@ -401,3 +401,18 @@ class Usage(Value, frozen=True):
         usd = None if self.usd is None and other.usd is None else (self.usd or 0.0) + (other.usd or 0.0)
         tokens_in, tokens_out = self.tokens_in + other.tokens_in, self.tokens_out + other.tokens_out
         return Usage(self.seconds + other.seconds, tokens_in, tokens_out, usd)
+
+
+# ---- for people ------------------------------------------------------------------------------------------------------
+
+
+def plain(value: float, most: int = 6) -> str:
+    """A number in that many digits, and all of those before the point: no exponent where people would write none."""
+    return f"{value:.0f}" if 10**most <= abs(value) < 1e15 else f"{value:.{most}g}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds, minutes or hours, whichever fits."""
+    if seconds < 120:
+        return f"{seconds:.3g} s"
+    return f"{seconds / 60:.3g} min" if seconds < 7200 and seconds % 3600 else f"{seconds / 3600:.3g} h"

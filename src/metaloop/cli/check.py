@@ -38,7 +38,7 @@ from metaloop.preflight import Finding, Numbers, Seen, believing, findings, numb
 from metaloop.roles import GATE
 from metaloop.study import PREPARE, Study, Trial, fold
 from metaloop.studyfile import StudyFile, load
-from metaloop.values import Failed, Params, Ran, Result
+from metaloop.values import Failed, Params, Ran, Result, duration
 
 LINES, WIDTH, LAST_BYTES = 10, 200, 64 << 10
 """Of raw output: so many lines, each cut at so many characters, of so much of the file's end."""
@@ -475,9 +475,7 @@ def _number_lines(told: Numbers) -> Iterator[str]:
     prepare = f"; prepare {told.prepare_s:.2f} s" if told.prepare_s else ""
     yield f"time     {told.run_s:.2f} s a run, {part:.2g} % of timeout_s{prepare}"
     lanes = f" in {told.lanes} lanes" if told.lanes > 1 else ""
-    hours = told.total_s / 3600
-    whole = f"{told.total_s:.0f} s" if told.total_s < 600 else f"{hours:.1f} h"
     trials = f"{told.trials} of {told.wanted} trials{lanes}"
-    yield f"budget   {trials} in about {whole}, of at most {told.max_wall_time_s:g} s"
+    yield f"budget   {trials} in about {duration(told.total_s)}, of at most {duration(told.max_wall_time_s)}"
     if told.session_s is not None:
-        yield f"         sessions of the agent are not in it: at most {told.session_s:g} s each"
+        yield f"         sessions of the agent are not in it: at most {duration(told.session_s)} each"

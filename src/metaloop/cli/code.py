@@ -15,7 +15,7 @@ from metaloop.cli.output import clean, say, tell
 from metaloop.edits.diffs import diff as unified
 from metaloop.errors import UsageError
 from metaloop.events import Directed, Refused, Replied, Resumed
-from metaloop.records import passed, row, unmade, untried
+from metaloop.records import passed, proof, row, unmade, untried
 from metaloop.study import Study, Trial
 from metaloop.terms import PATCHES
 from metaloop.values import Change, Params
@@ -185,8 +185,7 @@ def _lines(opened: Opened, trial: Trial) -> Iterator[str]:
     for label, names in (("Passed", passed(study, trial)), ("Not tried with", untried(study, trial))):
         if names:
             yield f"{label} the gates: {', '.join(names)}"
-    if study.headline is not None and study.headline.best == trial.number and study.headline.gain is not None:
-        h = study.headline
-        yield f"Beside the baseline, on fresh seeds: {h.gain:+.6g} [{h.low:.6g} to {h.high:.6g}, 95 %], {h.pairs} pairs"
+    if study.headline is not None and study.headline.best == trial.number and (said := proof(study.headline)):
+        yield said
     if trial.change.values:
         yield clean("Parameters: " + " ".join(f"{key}={value}" for key, value in trial.change.values.items()))

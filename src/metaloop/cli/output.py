@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TextIO
 
 from metaloop.evaluators.judge import digits, told, told_headline
-from metaloop.records import Row, held_out, most_failed_at, noise_width, row, short, spell, status
+from metaloop.records import Row, held_out, most_failed_at, noise_width, proof, row, short, spell, status
 from metaloop.study import Study, Trial
-from metaloop.values import Failed, Usage
+from metaloop.values import Failed, Usage, plain
 
 _BIDI = {chr(code): None for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C)}
 _CONTROLS = {chr(code): None for code in (*range(0x20), *range(0x7F, 0xA0)) if code not in (0x09, 0x0A)}
@@ -88,7 +88,7 @@ def trial_line(study: Study, trial: Trial) -> str:
     if r.role == "baseline" and not r.params:
         changes = plain
     what = f"{trial.why}; {changes}" if _odd(trial, r) else changes
-    what = _first(r.reason) if r.value is None and r.reason else what
+    what = _first(f"{r.failure}: {r.reason}" if r.failure else r.reason) if r.value is None and r.reason else what
     name = "baseline" if r.role == "baseline" and r.value is not None else outcome(trial)
     cells = f"{r.trial:>4}  {name:<11}  {_value(study, r):<9}  {against(r):<18}  {r.seconds:>6.1f} s"
     return "  ".join([cells, *_origin(study, r), what])
@@ -144,7 +144,7 @@ def against(r: Row) -> str:
         return "" if r.sd is None else f"+- {r.sd:.2g} ({r.runs} runs)" if r.sd else f"{r.runs} equal runs"
     if not r.gain:
         return "equal"
-    size = f"{abs(r.gain):.3g}" if not r.noise else f"{abs(r.noise):.1f} sd" if abs(r.noise) < 1000 else "over 1000 sd"
+    size = plain(abs(r.gain), 3) if not r.noise else f"{abs(r.noise):.1f} sd" if abs(r.noise) < 1000 else "over 1000 sd"
     return f"{'better' if r.gain > 0 else 'worse'} by {size}"
 
 
@@ -230,11 +230,12 @@ def _evidence(study: Study, best: Trial) -> list[str]:
     """How sure it is that the best is better than the baseline."""
     headline, baseline = study.headline, study.trials[study.baseline] if study.baseline is not None else None
     if headline is not None and headline.best == best.number:
-        return [told_headline(headline)]
+        said = proof(headline)
+        return [said[:1].lower() + said[1:].rstrip(".") if said else told_headline(headline)]
     if baseline is None or baseline.score is None:
         return ["a single run of it, and nothing that it was compared with"]
     gain = study.objective.gain(best.score.value, baseline.score.value) if best.score else 0.0
-    lines = [f"baseline {told(baseline.score)}: better by {gain:.3g}"]
+    lines = [f"baseline {told(baseline.score)}: better by {plain(gain)}"]
     if best.score is not None and best.score.test is None and noise_width(study) != 0:
         lines.append("by a single run: it is not proven that this holds on other seeds")
     return lines
@@ -318,8 +319,11 @@ def _next(study: Study, place: str, again: str) -> list[str]:
     """Commands that can be typed now, each with what it is for."""
     lines = []
     if study.incumbent is not None:
-        lines.append((f"best {place}", "the parameters"))
+        if study.the_terms.space:
+            lines.append((f"best {place}", "the parameters"))
         lines.append((f"show {study.incumbent.number} {place}", "all that is known of that trial"))
+        if study.incumbent.change.files:
+            lines.append((f"diff {study.incumbent.number} {place}", "what it changed in the code"))
         if study.incumbent.change.files:
             lines.append((f"apply {place} --patch best.patch", "its code, as a patch; or --branch NAME, or --here"))
     lines.append((f"audit {place}", "derive every proposal and decision again"))

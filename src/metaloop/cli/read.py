@@ -33,10 +33,11 @@ from metaloop.cli.output import (
 from metaloop.cli.underway import in_a_line, next_try, works
 from metaloop.errors import Damaged, UsageError
 from metaloop.evaluators.judge import told_held
+from metaloop.evaluators.metric import near
 from metaloop.events import Decided, Entry, Finished, Proposed, Refused, RoundOpened, Started
 from metaloop.records import Row, gates, gates_set, held_out, passed, row, scored, spell, totals, unmade, untried
 from metaloop.study import HELD_OUT, PREPARE, Run, Study, Trial, evolve, fold
-from metaloop.values import Params, digest
+from metaloop.values import Params, Ran, digest, plain
 
 if TYPE_CHECKING:
     from metaloop.rerun import Again
@@ -409,8 +410,11 @@ def _trial_lines(opened: Opened, trial: Trial) -> Iterator[str]:
     if r.fallback:
         yield f"  stand-in  {r.fallback}"
     yield f"  scored    {scored(study, trial)}"
-    yield f"  params    {params_text(r.params)}"
+    if study.the_terms.space or r.params:
+        yield f"  params    {params_text(r.params)}"
     yield f"  decided   {trial.why or 'not yet'}"
+    if r.failure:
+        yield f"  failure   {r.failure}"
     for line in _code_lines(opened, trial):
         yield f"    | {line}"
     for label, names in (("passed", passed(study, trial)), ("not tried with", untried(study, trial))):
@@ -418,8 +422,7 @@ def _trial_lines(opened: Opened, trial: Trial) -> Iterator[str]:
             yield f"  gates     {label} {', '.join(names)}"
     if trial.number in study.freed:
         yield f"  gates     {trial.gate} has been taken away since: this may be tried again"
-    for run in map(_ran, trial.runs.values()):
-        yield f"  run {run['run']}     {run['told']}"
+    yield from _run_lines(study, trial)
     if trial.number in study.held:
         known = "" if r.holdout is None else f"; {study.objective.metric} = {r.holdout!r}"
         yield f"  held out  {_ran(study.held[trial.number])['told']}{known}"
@@ -466,27 +469,65 @@ def _ran(run: Run) -> dict[str, object]:
     }
 
 
+def _run_lines(study: Study, trial: Trial, most: int = 2) -> Iterator[str]:
+    """Each run with what came of it; of more than a few, a table: its value, seconds, and what it was for."""
+    if len(trial.runs) <= most:
+        yield from (f"  run {told['run']}     {told['told']}" for told in map(_ran, trial.runs.values()))
+        return
+    name = study.objective.metric
+    yield f"  {'run':>5}  {name:>12}  {'seconds':>8}  what it was for"
+    for number in sorted(trial.runs):
+        result = trial.runs[number].last
+        value = plain(result.metrics[name]) if isinstance(result, Ran) else "-"
+        seconds = "-" if result is None else f"{getattr(result, 'seconds', 0.0):.2f}"
+        reason = near(getattr(result, "reason", "")).partition("\n")[0]
+        purpose = _purpose(study, trial, number) + (f": {reason}" if reason else "")
+        yield f"  {number:>5}  {value:>12}  {seconds:>8}  {purpose}"
+
+
+def _purpose(study: Study, trial: Trial, run: int) -> str:
+    last = study.headline
+    if run == 0:
+        return "the first look"
+    if trial.role == "baseline" and run < study.the_terms.baseline.repeats:
+        return "a repeat"
+    told = (
+        last is not None
+        and last.gain is not None
+        and trial.number in (last.best, last.best if last.exact else last.baseline)
+    )
+    if told and last is not None and run in sorted(trial.runs)[-last.pairs :]:
+        return "the end: best beside baseline"
+    return "a proof, beside another trial"
+
+
 def _run(run: dict[str, object]) -> dict[str, object]:
     return {key: value for key, value in run.items() if key != "told"}
 
 
 def _result(result: object) -> str:
     seconds = getattr(result, "seconds", 0.0)
-    reason = getattr(result, "reason", "")
+    reason = near(getattr(result, "reason", ""))
     return f"{type(result).__name__.lower()} in {seconds:.2f} s" + (f": {reason}" if reason else "")
 
 
 def _files(opened: Opened, trial: int) -> dict[str, str]:
     """What the trial's attempts left, by `attempt/name`."""
     root = opened.folder / "trials" / f"{trial:04}"
-    found = sorted(path for path in root.glob("r*/*") if path.is_file() and not path.is_symlink())
+    paths = (path for path in root.glob("r*/*") if path.is_file() and not path.is_symlink())
+    found = sorted(paths, key=lambda path: (_numbers(path.parent.name), path))
     return {f"{path.parent.name}/{path.name}": str(path) for path in found}
+
+
+def _numbers(name: str) -> list[int]:
+    """Of `r10-a1-NONCE`: run and attempt."""
+    return [int(part[1:]) for part in name.split("-")[:2] if part[1:].isdecimal()]
 
 
 def _tail(path: Path, lines: int = 8) -> list[str]:
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - 4096))
-        return file.read().decode(errors="replace").splitlines()[-lines:]
+        return near(file.read().decode(errors="replace")).splitlines()[-lines:]
 
 
 # ---- export and audit ------------------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ from metaloop.preflight import wrong_sign
 from metaloop.records import TIERS, held_out, row, spell, totals
 from metaloop.study import HELD_OUT, PREPARE, Study
 from metaloop.studyfile import StudyFile, from_flags, load
-from metaloop.values import Params, Ran, Scalar, accept
+from metaloop.values import Params, Ran, Scalar, accept, duration
 
 Json = Annotated[bool, Parameter(name="--json", negative="", help="One JSON document on stdout, nothing else there.")]
 File = Annotated[Path | None, Parameter(help="The study's file.")]
@@ -284,8 +284,8 @@ def announce(file: StudyFile) -> None:
     terms, bounds = file.terms, file.bounds
     lanes = f" in {bounds.lanes} lanes" if bounds.lanes > 1 else ""
     say(f"{terms.name}: {terms.objective.direction} {terms.objective.metric}, {terms.policy}", "bold")
-    hours = f"{bounds.max_wall_time_s / 3600:.3g} h"
-    say(f"  at most {bounds.max_iterations} trials{lanes}, {hours}; in {shown(file.folder)}/")
+    time = duration(bounds.max_wall_time_s)
+    say(f"  at most {bounds.max_iterations} trials{lanes}, {time}; in {shown(file.folder)}/")
     say(f"  scored by {TIERS[terms.tier]}")
     say(f"  held by {holding(file)}")
     for line in asking(file):

@@ -36,7 +36,7 @@ _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", r
 _MARKED = re.compile(r"(?:FAILED|ERROR|E)\s")
 _UNSTARTED = "metaloop: cannot start "
 """What the keeper writes on the stderr of a step whose program it could not run."""
-
+_SLOT = re.compile(r"/(?:[^\s/'\":]+/)*metaloop/slots/[0-9a-f]{16}/[0-9]+(?:\.score)?/")
 _SYNTAX = re.compile(r"^(?:SyntaxError|IndentationError|ModuleNotFoundError|ImportError|NameError)\b", re.MULTILINE)
 
 
@@ -58,7 +58,7 @@ def reader(terms: Terms) -> Callable[[Outcome], Ran | Failed]:
                 kind, reason = failure
                 tail = step.stderr if step.stderr.strip() or not _judges(step) else step.stdout
                 gate = step.name.removeprefix(GATE) if step.name.startswith(GATE) else ""
-                return Failed(kind, reason, seconds, tail[-TAIL:], gate)
+                return Failed(kind, near(reason), seconds, near(tail)[-TAIL:], gate)
             last = last if step.name.startswith(GATE) else step
         if last.name == "prepare":  # it is not measured
             return Ran({}, seconds)
@@ -73,11 +73,16 @@ def reader(terms: Terms) -> Callable[[Outcome], Ran | Failed]:
             kind = "evaluation" if found.invalid else "metric"
             if last.lost:
                 kind, problem = "limit", f"the disk was full: {last.lost} bytes of output were lost; {problem}"
-            return Failed(cast(FailureKind, kind), problem, seconds, last.stderr[-TAIL:])
-        tail = last.stdout[-SHOWN:] if terms.asks else ""
+            return Failed(cast(FailureKind, kind), near(problem), seconds, near(last.stderr)[-TAIL:])
+        tail = near(last.stdout)[-SHOWN:] if terms.asks else ""
         return Ran(found.numbers, seconds, tuple(found.warnings), found.tasks or None, tail)
 
     return read
+
+
+def near(text: str) -> str:
+    """`text` with paths of a candidate's directory as they are from there: where that is says nothing to anybody."""
+    return _SLOT.sub("", text)
 
 
 def _broken(step: StepOutcome, ran: bool) -> tuple[FailureKind, str] | None:
