@@ -491,8 +491,8 @@ def test_a_failure_has_its_class_in_every_table(tmp_path: Path) -> None:
     w.run()
     for format, separator in (("tsv", "\t"), ("csv", ",")):
         lines = w("export", "--format", format).out.splitlines()
-        assert lines[0].endswith(f"description{separator}parent{separator}failure")
-        assert lines[1].endswith(f"{separator}hypothesis")
+        assert lines[0].endswith(f"description{separator}parent{separator}failure{separator}holdout")
+        assert lines[1].endswith(f"{separator}hypothesis{separator}")
     assert "\n  failure   hypothesis\n" in w("show", "1").out
     assert "hypothesis: train ended with exit code 1: no" in w("status").out
 

@@ -378,7 +378,8 @@ def test_a_gate_that_could_not_be_started_is_not_held_against_the_candidate(tmp_
     made.run()
     (row,) = made.rows()
     assert (row["verdict"], row["failure"]) == ("failed", "evaluation")
-    assert row["reason"].startswith(f"gate odd could not be started: '{tool}'")
+    assert row["reason"].startswith("gate odd could not be started: ")
+    assert str(tool) in row["reason"]
 
 
 def test_the_reason_of_a_failed_gate_is_the_line_that_tells_most(tmp_path: Path) -> None:

@@ -545,7 +545,8 @@ def test_a_code_study_runs_the_candidates_code_and_believes_none_that_writes_ove
     made = shop(tmp_path)
     script = "import sys; sys.path.insert(0, 'src'); import model; print(f'score={model.RATE * 10}')"
     (made.folder / "sealed.py").write_text(script)
-    made.write(target={**made.keys["target"], "holdout_cmd": [sys.executable, "sealed.py"]})
+    sandbox = {"write": [str(tmp_path)]}
+    made.write(target={**made.keys["target"], "holdout_cmd": [sys.executable, "sealed.py"], "sandbox": sandbox})
     ideas(made, block("src/model.py", "RATE = 0.1", "RATE = 0.2"))
     assert made.run().code == 0
     assert [row["holdout"] for row in made.rows()] == [1.0, 2.0]

@@ -196,6 +196,10 @@ def test_what_a_program_is_made_of(tmp_path: Path) -> None:
     assert made_of(str(venv / "bin/python"), [str(home)]) == (str(venv), str(real))
     assert made_of(str(home / "bin/tool"), [str(home)]) == (str(home / "bin"), str(home / "lib"))
     assert made_of("/usr/bin/env", [str(home)]) == ("/usr/bin/env",)
+    (tmp_path / "script").write_text("#!/usr/bin/env -S python3 -u\n")
+    assert made_of(str(tmp_path / "script"), [], f"{real}/bin") == (str(tmp_path / "script"),)
+    (real / "bin/python3").chmod(0o755)
+    assert made_of(str(tmp_path / "script"), [], f"{real}/bin") == (str(tmp_path / "script"), str(real))
     assert secrets(str(home)) == ()
     assert caches(str(home), {"HF_HOME": str(real), "HOME": str(home), "PIP_CACHE_DIR": "relative"}) == (str(real),)
 

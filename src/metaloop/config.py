@@ -616,13 +616,16 @@ def _ground(file: "StudyFile", where: Surroundings) -> Ground | None:
         return None
     home = os.environ.get("HOME", "")
     apart = (home, where.cwd, where.folder)
+    searched = file.terms.env.get("PATH", where.env.get("PATH", os.defpath))
     own = file.bounds.sandbox
 
     def named(paths: Sequence[str]) -> tuple[str, ...]:
         return tuple(os.path.normpath(Path(where.cwd, Path(path).expanduser())) for path in paths)
 
     return Ground(
-        programs=tuple(dict.fromkeys(path for each in where.programs.values() for path in made_of(each, apart))),
+        programs=tuple(
+            dict.fromkeys(path for each in where.programs.values() for path in made_of(each, apart, searched))
+        ),
         tools=(*made_of(sys.executable, apart), where.carry[-1]),
         secrets=secrets(home),
         caches=caches(home, {**where.env, **file.terms.env}),

@@ -1,6 +1,7 @@
 """What of this machine matters to trials: secrets, caches, what programs are made of. Looks, and changes nothing."""
 
 import os
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -35,11 +36,31 @@ def caches(home: str, env: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(path) for path in found if path.is_absolute() and path.is_dir()))
 
 
-def made_of(program: str, apart: Sequence[str]) -> tuple[str, ...]:
+def made_of(program: str, apart: Sequence[str], path: str = "") -> tuple[str, ...]:
     """What a program needs beside /usr: for each link on the way to it, the folder that its `bin` is in, or itself. Of
-    a folder that holds one of `apart`, only what programs are made of.
+    a folder that holds one of `apart`, only what programs are made of. Of a script also its interpreter, which `env`
+    finds in `path`.
     """
-    return tuple(dict.fromkeys(map(str, _made_of(Path(program), [Path(path) for path in apart if path]))))
+    folders = [Path(folder) for folder in apart if folder]
+    found = [*_made_of(Path(program), folders)]
+    if interpreter := _interpreter(Path(program), path):
+        found += _made_of(Path(interpreter), folders)
+    return tuple(dict.fromkeys(map(str, found)))
+
+
+def _interpreter(script: Path, path: str) -> str:
+    """What the first line of a script names; empty for what is none."""
+    try:
+        with script.open("rb") as file:
+            first = file.readline(512)
+    except OSError:
+        return ""
+    if not first.startswith(b"#!"):
+        return ""
+    words = [word for word in os.fsdecode(first[2:]).split() if word != "-S"]
+    if len(words) > 1 and Path(words[0]).name == "env":
+        return shutil.which(words[1], path=path) or ""
+    return words[0] if words else ""
 
 
 def _made_of(program: Path, apart: Sequence[Path]) -> Iterator[Path]:

@@ -34,8 +34,8 @@ TASKS = 1000
 _LINE = re.compile(r"(?:METRIC[ \t]+)?([^\s=:]{1,200})[ \t]*[=:][ \t]*(\S{1,100})[ \t]*")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", re.ASCII)
 _MARKED = re.compile(r"(?:FAILED|ERROR|E)\s")
-_UNSTARTED = "metaloop: cannot start "
-"""What the keeper writes on the stderr of a step whose program it could not run."""
+_UNSTARTED = re.compile(r"(?:metaloop: cannot start |bwrap: execvp )(.*)", re.DOTALL)
+"""What stands on the stderr of a step whose program could not be run: by the keeper, or within walls."""
 _SLOT = re.compile(r"/(?:[^\s/'\":]+/)*metaloop/slots/[0-9a-f]{16}/[0-9]+(?:\.score)?/")
 _SYNTAX = re.compile(r"^(?:SyntaxError|IndentationError|ModuleNotFoundError|ImportError|NameError)\b", re.MULTILINE)
 
@@ -99,9 +99,8 @@ def _broken(step: StepOutcome, ran: bool) -> tuple[FailureKind, str] | None:
         return "limit", told.get(step.limit, f"{name} went over its limit of {step.limit}")
     if step.exit == 0:
         return None
-    if step.name.startswith(GATE) and step.exit in (126, 127) and step.stderr.startswith(_UNSTARTED):
-        why = step.stderr.removeprefix(_UNSTARTED).strip()
-        return "evaluation", f"{name} could not be started: {why[:300]}"
+    if step.name.startswith(GATE) and step.exit in (126, 127) and (match := _UNSTARTED.match(step.stderr)):
+        return "evaluation", f"{name} could not be started: {match[1].strip()[:300]}"
     how = f"exit code {step.exit}" if step.exit is not None else f"signal {step.signal}"
     said = _said(step)
     reason = f"{name} ended with {how}" + (f": {said[:300]}" if said else "")
