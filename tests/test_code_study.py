@@ -555,6 +555,16 @@ def test_an_agent_changes_a_copy_and_what_differs_is_the_candidate(tmp_path: Pat
     assert not slots(made)
 
 
+def test_an_agent_is_told_what_it_has_to_pass(tmp_path: Path) -> None:
+    made = employing(tmp_path, "good", 1)
+    script = (tmp_path / "agent.py").read_text()
+    (tmp_path / "agent.py").write_text(script + "\nprint(brief)\n")
+    made.write(gates=[{"name": "small", "cmd": [sys.executable, "-c", "pass"]}])
+    assert made.run().code == 0
+    said = next(made.study.glob("trials/agent-*/*/agent.out")).read_text()
+    assert f"- It has to pass the gate small: `{sys.executable} -c pass` has to end with 0." in said
+
+
 def test_an_agent_grows_what_a_strategy_picks_and_is_told_so(tmp_path: Path) -> None:
     """Rounds take turns at the three best; each session finds its parent's code, is told whose, and is judged by it."""
     made = employing(tmp_path, "teller", 6)

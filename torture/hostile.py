@@ -323,7 +323,8 @@ class Field:
         policy: dict[str, object] = {"type": "patches", "mutable": ["src/**"], "patches": "../patches"}
         if self.tier == "parameters":
             del target["outputs"]
-            policy = {"type": "random", "params": {"x": {"low": 0.0, "high": 1.0}}}
+            frozen = ["score.py", "predict.py", "data/**"]
+            policy = {"type": "random", "params": {"x": {"low": 0.0, "high": 1.0}}, "frozen": frozen}
         limits = {"memory": "512MiB", "processes": 32, "output": "1MiB", "disk": "50MiB"}
         return {
             "name": "s",
@@ -362,7 +363,7 @@ class Field:
             peak = max(peak, rss)
             time.sleep(0.1)
         said = (self.folder / "out").read_text(errors="replace")
-        fine = (0, 3) if self.tier == "parameters" else (0,)  # a baseline that fails is a finding
+        fine = (0, 2, 3, 4) if self.tier == "parameters" else (0,)  # what fails there is the user's to mend
         if process.returncode not in fine or "Traceback (most recent call last)" in said:
             self.problems.append(f"the controller ended with {process.returncode}: {said[-500:]}")
         return peak - first
@@ -456,7 +457,7 @@ def judged(place: Field, before: dict[str, set[str]], grown: int) -> tuple[int, 
             if r["decision"] != "keep":
                 place.problems.append(f"the honest control was not kept: {r['verdict']}, {r['reason'] or r['why']}")
             continue
-        if worth is not None and worth > MOST:
+        if worth is not None and worth > MOST and (place.tier != "parameters" or r["decision"] == "keep"):
             forged += 1
             print(f"  forged: {name}: {worth}")
         reached = [sign for path in place.study.glob(f"trials/{r['trial']:04}/*/*.out") for sign in SIGNS

@@ -3,7 +3,7 @@ what differs then is the proposal.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -80,7 +80,7 @@ def brief(view: View, grown: Trial | None, said: str) -> str:
         view.texts["agent"],
         goal=goal(view),
         task=f"The task, as its owner put it:\n\n{cut(view.texts['task'])}" if view.texts.get("task") else "",
-        contract=contract_text(view.terms.contract),
+        contract="\n".join([contract_text(view.terms.contract), *_gates(view)]),
         rule=rule(view),
         origin=_origin(view, grown),
         said=said,
@@ -96,6 +96,17 @@ def _wrong(count: int, problem: str) -> str:
     who = "The session before this one" if count == 1 else f"{count} sessions before this one"
     told = f"{who} came to no change that can be tried, and what was done there is undone. The last: {problem[:2000]}"
     return f"# What was wrong with the last attempt\n\n{told}"
+
+
+def _gates(view: View) -> Iterator[str]:
+    """What a change has to pass, as the study began."""
+    commands = [
+        ("the check", view.terms.check),
+        *((f"the gate {gate.name}", gate.command) for gate in view.terms.gates),
+    ]
+    for name, command in commands:
+        if command:
+            yield f"- It has to pass {name}: `{plain(' '.join(command), 300)}` has to end with 0."
 
 
 def _origin(view: View, grown: Trial | None) -> str:
