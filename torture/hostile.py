@@ -14,7 +14,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -25,6 +24,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness import METALOOP, began, missing
+
+from metaloop.adapters.workspace.trash import deleted
 
 HONEST = "LR = 0.1\ndef predict(x):\n    return LR * x\n"
 LABELS = [round(0.5 * x + 0.01 * ((x * 7919) % 1 - 0.5), 6) for x in (n / 10 for n in range(-20, 21))]
@@ -462,7 +463,8 @@ def judged(place: Field, before: dict[str, set[str]], grown: int) -> tuple[int, 
             print(f"  forged: {name}: {worth}")
         reached = [sign for path in place.study.glob(f"trials/{r['trial']:04}/*/*.out") for sign in SIGNS
                    if sign.encode() in path.read_bytes()]  # fmt: skip
-        if reached:
+        own = {"EGRESS OK", "POISON SEEN"} if place.tier == "parameters" else set()  # what programs of the user's may
+        if reached := set(reached) - own:
             place.problems.append(f"{name}: {', '.join(sorted(set(reached)))}")
     everything = b"".join(p.read_bytes() for p in place.study.rglob("*") if p.is_file() and not p.is_symlink())
     if b"canary-secret" in everything:
@@ -501,7 +503,7 @@ def main(words: list[str]) -> bool:
         if place.problems or (found[0] and tier != "in-process"):
             print(f"  kept: {place.folder}")
         else:
-            shutil.rmtree(place.folder, ignore_errors=True)
+            deleted(place.folder)
     good = not problems and (tier == "in-process" or (not forged and kept == (tier == "separate")))
     control = " (the control is 1)" if tier != "parameters" else ""
     print(

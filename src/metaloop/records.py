@@ -316,7 +316,7 @@ def _came_to_run(run: Run) -> int:
     return run.attempt - (isinstance(run.last, Failed) and run.last.kind == "build" and run.attempt > 0)
 
 
-def proof(headline: Headline) -> str:
+def proof(headline: Headline, *, brief: bool = False) -> str:
     """What the last measurement says, which no selection went into; nothing where nothing came of it."""
     if headline.problem or headline.gain is None:
         return ""
@@ -328,6 +328,8 @@ def proof(headline: Headline) -> str:
     ends = sorted(sign * end for end in (headline.low, headline.high) if end is not None)
     interval = f" [{' to '.join(map(plain, ends))}, 95 %]" if ends else ""
     pairs = f"{headline.pairs} pair{'s' * (headline.pairs != 1)}"
+    if brief:
+        return f"{said}{interval} over {headline.pairs} fresh {pairs.partition(' ')[2]}."
     return f"{said}{interval}, over {pairs} of runs on fresh seeds that were made for this at the end."
 
 

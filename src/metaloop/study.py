@@ -133,6 +133,10 @@ Verdict = Literal[
 ]
 
 
+KEPT, CROWNED, PROVISIONAL, INVALID = 1, 2, 4, 8
+"""How a trial stands."""
+
+
 class Trial(Struct, gc=False):
     """One proposal's way through the loop. `proposed_at` and `decided_at` are places in the ledger.
 
@@ -152,12 +156,8 @@ class Trial(Struct, gc=False):
     """By run number, where there are any: repeats, confirmations, and runs beside a challenger."""
     refusal: Refusal | None = None
     score: Score | None = None
-    kept: bool = False
-    crowned: bool = False
-    provisional: bool = False
-    """Kept for looking better, and not put to the proof so far."""
-    invalid: bool = False
-    """Kept once, and found to be not what it was."""
+    standing: int = 0
+    """Of KEPT, CROWNED, PROVISIONAL and INVALID, those that hold: four fields would be a fiftieth of the memory."""
     why: str = ""
     decided_at: int | None = None
     beat: int | None = None
@@ -200,6 +200,24 @@ class Trial(Struct, gc=False):
     @property
     def failed(self) -> bool:
         return isinstance(self.result, (Failed, Refusal))
+
+    @property
+    def kept(self) -> bool:
+        return bool(self.standing & KEPT)
+
+    @property
+    def crowned(self) -> bool:
+        return bool(self.standing & CROWNED)
+
+    @property
+    def provisional(self) -> bool:
+        """Kept for looking better, and not put to the proof so far."""
+        return bool(self.standing & PROVISIONAL)
+
+    @property
+    def invalid(self) -> bool:
+        """Kept once, and found to be not what it was."""
+        return bool(self.standing & INVALID)
 
     @property
     def gate(self) -> str:
@@ -914,9 +932,10 @@ def _settle(study: Study, round: Round, trial: Trial, decision: Decision, place:
     number, before = trial.number, study.tally
     if trial.kept and number not in decision.kept:
         study.dropped[number] = place
-    trial.kept = number in decision.kept
-    trial.crowned = decision.crowned is not None and number == decision.crowned != before.incumbent
-    trial.provisional = number in decision.provisional
+    crowned = decision.crowned is not None and number == decision.crowned != before.incumbent
+    trial.standing = (
+        KEPT * (number in decision.kept) | CROWNED * crowned | PROVISIONAL * (number in decision.provisional)
+    )
     trial.decided_at = place if trial.decided_at is None else trial.decided_at
     trial.why, trial.beat = decision.why, before.incumbent if round.role == "proof" else before.leader
     study.kills.pop(number, None)
@@ -937,7 +956,7 @@ def _rank(study: Study, round: Round, decision: Decision, before: Tally, place: 
         study.baseline = decision.kept[0] if decision.kept else None
     for number in decision.left:
         if (trial := study.trials[number]).provisional:
-            trial.kept = trial.provisional = False
+            trial.standing &= ~(KEPT | PROVISIONAL)
             study.dropped[trial.number] = place
             trial.why += f"; overtaken by trial {decision.crowned}"
     study.provisional = [n for n in (*study.provisional, *decision.provisional) if study.trials[n].provisional]
@@ -950,8 +969,7 @@ def _invalidate(study: Study, event: Invalidated, place: int) -> None:
     it is to be measured again.
     """
     for trial in (study.trials[number] for number in event.trials):
-        trial.kept = trial.crowned = trial.provisional = False
-        trial.invalid, trial.why = True, f"{trial.why}; not so any more: {event.why}"
+        trial.standing, trial.why = INVALID, f"{trial.why}; not so any more: {event.why}"
         study.dropped[trial.number] = place
     gone, before = set(event.trials), study.tally
     study.provisional = [number for number in study.provisional if number not in gone]

@@ -230,7 +230,7 @@ def _evidence(study: Study, best: Trial) -> list[str]:
     """How sure it is that the best is better than the baseline."""
     headline, baseline = study.headline, study.trials[study.baseline] if study.baseline is not None else None
     if headline is not None and headline.best == best.number:
-        said = proof(headline)
+        said = proof(headline, brief=True)
         return [said[:1].lower() + said[1:].rstrip(".") if said else told_headline(headline)]
     if baseline is None or baseline.score is None:
         return ["a single run of it, and nothing that it was compared with"]
