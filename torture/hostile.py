@@ -492,7 +492,8 @@ def main(words: list[str]) -> bool:
     forged = kept = grown = problems = 0
     longest = 0.0
     for some in [{name: attacks[name]} for name in attacks] if tier == "parameters" else [attacks]:
-        place = Field(Path(tempfile.mkdtemp(prefix="hostile-")), tier, some)
+        top = Path(tempfile.mkdtemp(prefix="hostile-"))
+        place = Field(top / "field", tier, some)  # so deep that who looks around it finds nobody's
         before = host(place.study)
         grown = max(grown, place.run())
         found = judged(place, before, grown)
@@ -501,9 +502,9 @@ def main(words: list[str]) -> bool:
         for problem in place.problems:
             print(f"  {', '.join(some) if len(some) == 1 else tier}: {problem}")
         if place.problems or (found[0] and tier != "in-process"):
-            print(f"  kept: {place.folder}")
+            print(f"  kept: {top}")
         else:
-            deleted(place.folder)
+            deleted(top)
     good = not problems and (tier == "in-process" or (not forged and kept == (tier == "separate")))
     control = " (the control is 1)" if tier != "parameters" else ""
     print(
