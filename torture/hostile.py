@@ -367,7 +367,7 @@ class Field:
         fine = (0, 2, 3, 4) if self.tier == "parameters" else (0,)  # what fails there is the user's to mend
         if process.returncode not in fine or "Traceback (most recent call last)" in said:
             self.problems.append(f"the controller ended with {process.returncode}: {said[-500:]}")
-        return peak - first
+        return peak - first if first else 0
 
     @property
     def study(self) -> Path:

@@ -612,7 +612,8 @@ def _ground(file: "StudyFile", where: Surroundings) -> Ground | None:
     from metaloop.adapters.ground import caches, made_of, secrets
     from metaloop.adapters.sandbox import climb
 
-    if climb(file.bounds.sandbox.level).name == "none":
+    rung = climb(file.bounds.sandbox.level)
+    if rung.name == "none":
         return None
     home = os.environ.get("HOME", "")
     apart = (home, where.cwd, where.folder)
@@ -633,6 +634,7 @@ def _ground(file: "StudyFile", where: Surroundings) -> Ground | None:
         hidden=(_studies(where.folder), str(slots(file.folder))),
         read=named(own.read),
         write=named(own.write),
+        mounts=rung.name == "bubblewrap",
     )
 
 

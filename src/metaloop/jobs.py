@@ -2,7 +2,7 @@
 
 import re
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import lru_cache
@@ -11,7 +11,7 @@ from random import Random
 import msgspec
 
 from metaloop.edits.contract import regex
-from metaloop.roles import GATE, Bench, Job, Step
+from metaloop.roles import GATE, Bench, Job, Step, Walls
 from metaloop.study import HELD_OUT, PREPARE, Study, Trial
 from metaloop.terms import AgentSpec, Gate, Terms
 from metaloop.values import Scalar
@@ -62,16 +62,27 @@ def job(study: Study, trial: int, run: int, *, attempt: int, lane: int, nonce: s
     if trial != PREPARE:
         told |= parameters(study.trials[trial].change.values) | modified(study, study.trials[trial])
     env = {**where.env, "OMP_NUM_THREADS": "1", **terms.env, **told}
+    wanted = _steps(study, trial, run, directory, where)
     steps = tuple(
         msgspec.structs.replace(
             step,
             argv=(where.programs.get(step.argv[0], step.argv[0]), *step.argv[1:]),
-            walls=where.ground
-            and around(terms, bounds.sandbox, where.ground, step, where.cwd, directory, where.linked),
+            walls=_walls(study, step, wanted, directory, where),
         )
-        for step in _steps(study, trial, run, directory, where)
+        for step in wanted
     )
     return Job(nonce, lane, directory, where.cwd, env, steps, bounds.limits, metrics=METRICS)
+
+
+def _walls(study: Study, step: Step, steps: Sequence[Step], directory: str, where: Surroundings) -> Walls | None:
+    """With the files that hold what the job's steps print: those it may read."""
+    if where.ground is None:
+        return None
+    walls = around(study.the_terms, study.bounds.sandbox, where.ground, step, where.cwd, directory, where.linked)
+    if walls is None or not where.ground.mounts:
+        return walls
+    streams = (f"{directory}/{each.name}.{end}" for each in steps for end in ("out", "err"))
+    return msgspec.structs.replace(walls, read=(*walls.read, *streams))
 
 
 def session(study: Study, round: int, lane: int, nonce: str, bench: Bench, where: Surroundings) -> Job:

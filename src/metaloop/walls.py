@@ -28,6 +28,8 @@ class Ground:
     hidden: tuple[str, ...] = ()
     read: tuple[str, ...] = ()
     write: tuple[str, ...] = ()
+    mounts: bool = False
+    """Whether a file may be held otherwise than the folder that it is in; Landlock does not know that."""
 
 
 SCORERS = "evaluate", "holdout"

@@ -539,6 +539,7 @@ class Process:
             if step.get("status"):
                 self.status = os.memfd_create("metaloop-status", os.MFD_CLOEXEC)
             for fd in files:
+                os.ftruncate(fd, 0)  # whatever a step before has written there
                 self.drains.append(Drain(fd, self.limits["out_cap"]))
             self.fork(job, lane)
         except OSError:
