@@ -58,3 +58,24 @@ def test_the_canary_dies_where_better_by_one_look_is_kept(tmp_path: Path) -> Non
     made.write(evaluation={"rule": "strict", "baseline_repeats": 1})
     assert made.run().code == 0
     assert any(row["decision"] == "keep" for row in made.rows()[1:])
+
+
+DICE = """
+import json, os, random
+xs = json.load(open('data/inputs.json'))
+rate = random.Random(int.from_bytes(os.urandom(8), 'little')).choice([0.5] * 8 + [1.0])
+rate = 1.0 if 'r0-' in os.environ['HOME'] else rate
+json.dump([rate * x for x in xs], open('predictions.json', 'w'))
+"""
+
+
+def test_a_candidate_that_throws_its_own_dice_is_not_kept_for_one_lucky_throw(tmp_path: Path) -> None:
+    """The metric never varied before: its first look would be enough for anybody else."""
+    made = separate(tmp_path)
+    made.write(evaluation={"rule": "proven", "baseline_repeats": 3})
+    ideas(made, whole(DICE), whole(FILES["src/train.py"].replace("RATE = 0.5", "RATE = 0.75")))
+    assert made.run().code == 0
+    rows = made.rows()
+    assert [row["verdict"] for row in rows] == ["crowned", "discarded", "crowned"]
+    assert rows[2]["runs"] >= 1
+    assert made("audit").code == 0

@@ -144,7 +144,7 @@ FORGERS = {
         "    if os.fork() == 0:\n"
         "        os.closerange(0, 64)\n"
         "        while True:\n"
-        "            for path in ('predictions.json', '../0.score/predictions.json', '../0.score/score.py'):\n"
+        "            for path in ('../0.score/predictions.json', '../0.score/score.py', '../../0.score/score.py'):\n"
         f"                try: json.dump({BETTER}, open(path, 'w'))\n"
         "                except OSError: pass\n"
         "    os._exit(0)"

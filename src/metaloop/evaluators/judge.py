@@ -53,7 +53,10 @@ def _judge(rule: Rule, view: View, trial: Measurement) -> Part[Score | None]:
     if view.role == "baseline":
         return (yield from _repeated(view, trial))
     plain, holder = _mean(view.terms, [trial.first]), view.incumbent
-    if holder is None or holder.score is None or view.terms.rule == "strict" or view.deterministic:
+    if holder is None or holder.score is None or view.terms.rule == "strict":
+        return plain
+    dice = view.deterministic and (yield from _throws_dice(view, trial, first))
+    if view.deterministic and not dice:
         return plain
     if view.role == "proof":
         return (yield from _tested(rule, view, trial, holder, first))
@@ -65,7 +68,25 @@ def _judge(rule: Rule, view: View, trial: Measurement) -> Part[Score | None]:
         return plain  # a bound decides, and no test
     if not _looks_better(view, first, parent):
         return plain
-    return (yield from _tested(rule, view, trial, rival, first, None if parent is None else holder))
+    score = yield from _tested(rule, view, trial, rival, first, None if parent is None else holder)
+    if dice and score.test is not None and not score.test.kept:  # its noise is nobody else's, and teaches nothing
+        problem = "its own runs differ, where nothing varied before"
+        return replace(score, test=replace(score.test, differences=(), problem=problem))
+    return score
+
+
+def _throws_dice(view: View, trial: Measurement, first: float) -> Part[bool]:
+    """Whether a candidate's code brings noise into a metric that never varied: then one look says nothing. Asked of
+    code alone, once a candidate that looks better, on a fresh seed.
+    """
+    number = view.trial(trial.trial)
+    if view.role == "proof" or not view.terms.mutable or not isinstance(number.change, Edit):
+        return False
+    parent = branch(view, number, view.incumbent)
+    if not _looks_better(view, first, parent):
+        return False
+    (again,) = cast(tuple[Result, ...], (yield Runs(trial.trial, fresh(view)[:1])))
+    return _value(view.objective, again) != first
 
 
 def _repeated(view: View, trial: Measurement) -> Part[Score]:
@@ -153,7 +174,7 @@ def _never_varied(view: View, mine: Sequence[Result | None], first: float, d: Se
     does one that began before the first had ended, as in several lanes.
     """
     values = {_value(view.objective, result) for result in mine}
-    return view.evidence.df == 0 and values == {first} and len(set(d)) == 1 and d[0] > 0
+    return not view.evidence.width() and values == {first} and len(set(d)) == 1 and d[0] > 0
 
 
 def fresh(view: View) -> tuple[int, ...]:
