@@ -26,7 +26,7 @@ quick: .venv/.dev  ## the tests that are not slow
 
 torture: .venv/.dev  ## kills, damage, bad disks, power cuts, and whether those see known mistakes: an hour
 	@for run in 'crashes.py random 500 1' 'crashes.py random 500 2' 'crashes.py random 500 3' 'crashes.py exact' \
-		'crashes.py double' candidates.py faults.py disk.py power.py mutants.py; do \
+		'crashes.py double' candidates.py 'hostile.py separate' 'hostile.py parameters' faults.py disk.py power.py mutants.py; do \
 		echo "== torture/$$run"; $(BIN)/python torture/$$run || bad="$$bad, $$run"; done; \
 		[ -z "$$bad" ] || { echo "not as it should be: $${bad#, }" >&2; exit 1; }
 
