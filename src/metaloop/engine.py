@@ -60,6 +60,9 @@ GRACE_S = 5.0
 LAST_S = 8.0
 """Seconds after which a run that cannot be ended is let go."""
 
+LOOKS = 16
+"""So many pieces of a progress file are read at once: a trial may have made it without end."""
+
 LISTEN_S = 0.5
 """How often the progress of a running trial is looked at, where somebody listens."""
 
@@ -467,7 +470,10 @@ class Engine:
         offset, heard, ended = 0, None, False
         while not ended:
             ended = bool((await asyncio.wait([over], timeout=LISTEN_S))[0])
-            while data := await self.world.executor.read(handle, PROGRESS, offset):
+            for _ in range(LOOKS):
+                if not (data := await self.world.executor.read(handle, PROGRESS, offset)):
+                    break
+                await asyncio.sleep(0)
                 offset += len(data)
                 heard, reports = watch.hear(data.decode(errors="replace"), heard)
                 self._heard(watch, act, reports, ended)

@@ -110,7 +110,7 @@ class Candidates:
                 )
             own = {path: target for path, target in linked.linked.items() if not self._is_output(path)}
             linked = replace(linked, linked=own)
-            scoring = without(linked, self._contract.allows)
+            scoring = without(linked, self._is_no_scorers)
             self._made = Slots(self._repo, without(linked, self._is_private), self._place, scoring)
             self._made.write(STUDY, os.fsencode(self._repo.parent.absolute()))
         return self._made
@@ -166,6 +166,11 @@ class Candidates:
     def _is_private(self, path: str) -> bool:
         return any(covers(glob, path) for glob in self._terms.private)
 
+    def _is_no_scorers(self, path: str) -> bool:
+        """Whether what scores has none of it: candidates may change it, or leave their own there."""
+        left = any(covers(glob, path) for glob in self._terms.outputs)
+        return self._contract.allows(path) or (left and not self._is_private(path))
+
     def _is_output(self, path: str) -> bool:
         """Whether a candidate is to leave something at, or below, what git ignores: then it has that for itself."""
         places = (glob.partition("*")[0] for glob in self._terms.outputs)
@@ -185,7 +190,11 @@ def _as_it_was(top: Path, path: str, base: Base, overlay: Mapping[str, str]) -> 
         return True
     try:
         with open(os.open(top / path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
-            data = file.read() if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else b"?"
+            state = os.fstat(file.fileno())
+            size = len(text.encode()) if text is not None else entry.size if entry else 0
+            if not stat.S_ISREG(state.st_mode) or state.st_size != size:  # however large it was made
+                return False
+            data = file.read(size + 1)
     except OSError:
         return False
     return data == text.encode() if text is not None else blob(data) == (entry.hash if entry else "")

@@ -4,7 +4,7 @@ usage: python -I -S carry.py SOURCE TARGET GLOB REGEX [GLOB REGEX]...    REGEX: 
 
 A script of its own, with nothing but the standard library: it runs where the candidate's processes are dead, and sees
 its directory. Each glob has to match something. Exit code 1, with one line on stderr, for what cannot be carried: a
-link, a pipe, too much. No link is followed, on either side. What stands in TARGET at a path is replaced.
+link, a pipe, too much, or what TARGET has already. No link is followed, on either side.
 """
 
 from __future__ import annotations
@@ -80,6 +80,8 @@ class Carrier:
         if self.bytes > BYTES:
             refuse(f"{shown(path)}: expected at most {BYTES >> 20} MiB in all, found more")
         here = self.way(path)
+        if present(here, name):
+            refuse(f"{shown(path)}: expected a name that the scorer has no file of, found one that it has")
         new = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=here)
         os.close(here)
         with open(fd, "rb") as file, open(new, "wb") as copy:
@@ -89,28 +91,26 @@ class Carrier:
                 left -= len(data)
 
     def way(self, path: str) -> int:
-        """The folder in the target where the file goes, with nothing at its name; it is made where it is missing."""
+        """The folder in the target where the file goes; it is made where it is missing."""
         *folders, name = path.split("/")
         here = os.dup(self.target)
         for each in folders:
             try:
                 below = os.open(each, FOLDER, dir_fd=here)
-            except OSError:
-                remove(here, each)
+            except FileNotFoundError:
                 os.mkdir(each, 0o755, dir_fd=here)
                 below = os.open(each, FOLDER, dir_fd=here)
             os.close(here)
             here = below
-        remove(here, name)
         return here
 
 
-def remove(folder: int, name: str) -> None:
-    """A file or a link that is in the way. Raises OSError for a folder."""
+def present(folder: int, name: str) -> bool:
     try:
-        os.unlink(name, dir_fd=folder)
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
-        pass
+        return False
+    return True
 
 
 def main(source: str, target: str, patterns: list[str]) -> None:

@@ -36,7 +36,7 @@ _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", r
 _MARKED = re.compile(r"(?:FAILED|ERROR|E)\s")
 _UNSTARTED = re.compile(r"(?:metaloop: cannot start |bwrap: execvp )(.*)", re.DOTALL)
 """What stands on the stderr of a step whose program could not be run: by the keeper, or within walls."""
-_SLOT = re.compile(r"/(?:[^\s/'\":]+/)*metaloop/slots/[0-9a-f]{16}/[0-9]+(?:\.score)?/")
+_SLOT = re.compile(r"(?<![^\s'\"(=:])/[^\s'\":]{0,300}?metaloop/slots/[0-9a-f]{16}/[0-9]+(?:\.score)?/")
 _SYNTAX = re.compile(r"^(?:SyntaxError|IndentationError|ModuleNotFoundError|ImportError|NameError)\b", re.MULTILINE)
 
 
@@ -58,7 +58,7 @@ def reader(terms: Terms) -> Callable[[Outcome], Ran | Failed]:
                 kind, reason = failure
                 tail = step.stderr if step.stderr.strip() or not _judges(step) else step.stdout
                 gate = step.name.removeprefix(GATE) if step.name.startswith(GATE) else ""
-                return Failed(kind, near(reason), seconds, near(tail)[-TAIL:], gate)
+                return Failed(kind, near(reason), seconds, near(tail[-TAIL:]), gate)
             last = last if step.name.startswith(GATE) else step
         if last.name == "prepare":  # it is not measured
             return Ran({}, seconds)

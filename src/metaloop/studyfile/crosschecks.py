@@ -322,6 +322,10 @@ class Checks:
             if own := [word for word in target.eval_cmd or () if covers(glob, os.path.normpath(word))]:
                 message = f"expected what candidates leave, found {own[0]!r} of eval_cmd: the scorer would be theirs"
                 yield Fault(("target", "outputs", index), message)
+        for index, glob in enumerate(target.outputs):
+            if kept := [path for path in (*self.private, *self.frozen) if covers(glob, path)]:
+                message = f"expected what candidates leave, found {kept[0]!r}, which is private or frozen"
+                yield Fault(("target", "outputs", index), message)
         if target.private and not (target.eval_cmd and (target.outputs or not coding)):
             need = "eval_cmd and outputs" if coding else "eval_cmd"
             message = f"expected a step that may see them apart from the candidate's, found none; add {need}"
