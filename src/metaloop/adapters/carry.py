@@ -92,7 +92,7 @@ class Carrier:
 
     def way(self, path: str) -> int:
         """The folder in the target where the file goes; it is made where it is missing."""
-        *folders, name = path.split("/")
+        folders = path.split("/")[:-1]
         here = os.dup(self.target)
         for each in folders:
             try:
