@@ -180,6 +180,7 @@ BROKEN = [
     (OneForAll, "lanes_that_are_opened_at_once_each_get_their_own"),
     (Accuser, "nothing_is_touched_until_somebody_does"),
     (Blind, "files_that_a_run_changed_or_removed_are_told_frozen_ones_and_its_own"),
+    (Blind, "a_file_that_a_run_made_huge_is_told_without_being_read"),
     (FollowsLinks, "a_link_in_the_place_of_a_file_is_told_even_where_it_leads_to_the_same"),
     (NeverGone, "a_directory_that_is_gone_or_replaced_tells_nothing_of_its_files"),
     (Adopter, "what_another_controller_began_is_taken_up_as_it_is"),

@@ -1,5 +1,7 @@
 """What counts as a number, and what a decision says."""
 
+import time
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -192,6 +194,30 @@ def test_with_an_evaluator_what_training_prints_does_not_count() -> None:
     assert isinstance(
         reader(terms(SCORE))(Outcome((train, StepOutcome("evaluate", 0, None, None, 1.0, "", "")))), Failed
     )
+
+
+def in_directory(path: str) -> str:
+    return f"/home/somebody/.cache/metaloop/slots/0123456789abcdef/3/{path}"
+
+
+def test_a_candidates_directory_is_not_named() -> None:
+    """It says nothing to anybody; nor does half of its path, where what it printed is cut."""
+    stderr = "x" * 50 + f"\n{in_directory('a.py')} " + "y" * 1_900 + "\n" + f"Error: {in_directory('src/b.py')}"
+    failed = read(stderr=stderr, exit=1)
+    assert isinstance(failed, Failed)
+    assert failed.reason == "train ended with exit code 1: Error: src/b.py"
+    assert "abcdef" not in failed.tail
+    assert failed.tail.endswith("y\nError: src/b.py")
+
+
+@pytest.mark.parametrize("piece", ["/a", "/a ", "/", "(/"])
+@pytest.mark.parametrize("exit", [0, 1])
+def test_output_without_end_that_looks_like_paths_takes_no_time(piece: str, exit: int) -> None:
+    text = piece * (2_000_000 // len(piece))
+    start = time.process_time()
+    failed = read(text, stderr=text, exit=exit)
+    assert isinstance(failed, Failed)
+    assert time.process_time() - start < 2
 
 
 def test_the_implausible_is_quarantined() -> None:

@@ -66,6 +66,23 @@ def test_a10_rubbish_in_the_progress_file_is_ignored(tmp_path: Path) -> None:
     assert w("audit").code == 0
 
 
+@pytest.mark.slow
+def test_a_progress_file_without_end_holds_nobody_up(tmp_path: Path) -> None:
+    """What is in it is read for as long as the trial runs, and little of it after that."""
+    w = study(
+        tmp_path,
+        "open(os.environ['METALOOP_PROGRESS'], 'w').truncate(1 << 42)\nprint('score=1')",
+        [0.1],
+        prune="median",
+    )
+    process = w.start("run", "study.yaml")
+    try:
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+    assert {row["status"] for row in w.rows()} == {"ok"}
+
+
 def test_a_killed_controller_goes_on_listening_where_it_was(tmp_path: Path) -> None:
     """Reports are recorded once, each, also over a kill -9 in the middle of a trial."""
     w = study(tmp_path, CURVE, [0.9], prune="median")

@@ -79,6 +79,20 @@ def test_what_grew_from_it_goes_with_it(tmp_path: Path) -> None:
     assert made("audit", "--rerun").code == 0
 
 
+def test_a_file_of_its_own_that_it_changes_the_second_time_is_told(tmp_path: Path) -> None:
+    """One that the candidate brought; in the study itself nobody may change one either."""
+    made = shop(tmp_path)
+    sly = (
+        "import os\nRATE = 0.3\nif '-a1-' not in os.environ['HOME']:\n    open('src/part.py', 'w').write('RATE = 0.3')"
+    )
+    ideas(made, block("src/model.py", "RATE = 0.1", sly) + "\nsrc/part.py\n```\nRATE = 0.2\n```\n")
+    assert made.run().code == 0
+    assert [row["verdict"] for row in made.rows()] == ["crowned"] * 2
+    done = made("audit", "--rerun", "--json")
+    assert (done.code, done.json["rerun"]["invalidated"]) == (6, [1])
+    assert done.json["rerun"]["why"] == "run again, it failed: src/part.py: the code was changed while it ran"
+
+
 def test_a_separate_scorer_scores_it_again(tmp_path: Path) -> None:
     made = separate(tmp_path)
     ideas(made, block("src/train.py", "RATE = 0.5", "RATE = 0.75"))

@@ -157,8 +157,8 @@ class TestBubblewrap(ProcessExecutorConformance):
 @pytest.fixture
 def scene(tmp_path) -> Iterator[dict]:
     """Files, a process and sockets of the machine, that deeds are done to."""
-    files = ("secret/key", "shown/data", "shown/inner/hidden/key", "shown/inner/plain", "shown/key", "work/own",
-             "work/frozen/data", "work/frozen/loose/own", "out/data")  # fmt: skip
+    files = ("secret/key", "shown/data", "shown/inner/hidden/key", "shown/inner/plain", "shown/key", "mine/own",
+             "mine/frozen/data", "mine/frozen/loose/own", "out/data")  # fmt: skip
     for file in files:
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_text("s3cret")
@@ -200,8 +200,8 @@ def walls(scene: dict, host: bool, **fields) -> Walls:
     hidden = (f"{root}/shown/hiding", f"{root}/shown/key", f"{root}/secret", f"{root}/nowhere", f"{root}/o\udcffdd\n x")
     made = Walls(
         host=host,
-        read=(f"{root}/alias", f"{root}/work/frozen", f"{root}/not there"),
-        write=(f"{root}/work", f"{root}/work/frozen/loose", f"{root}/nor there"),
+        read=(f"{root}/alias", f"{root}/mine/frozen", f"{root}/not there"),
+        write=(f"{root}/mine", f"{root}/mine/frozen/loose", f"{root}/nor there"),
         hidden=hidden,
         scratch=None if host else 1 << 20,
     )
@@ -232,8 +232,8 @@ READS = {
     "a hidden file": "read(root + '/shown/key')",
     "a hidden folder in a shown one": "read(root + '/shown/inner/hidden/key')",
     "by a link of the machine": "read(root + '/shown/link')",
-    "by a link of its own": "os.symlink(root + '/secret/key', root + '/work/l'); read(root + '/work/l')",
-    "by a hard link": "os.link(root + '/secret/key', root + '/work/h'); read(root + '/work/h')",
+    "by a link of its own": "os.symlink(root + '/secret/key', root + '/mine/l'); read(root + '/mine/l')",
+    "by a hard link": "os.link(root + '/secret/key', root + '/mine/h'); read(root + '/mine/h')",
     "by its own root": "read('/proc/self/root' + root + '/secret/key')",
     "by another's root": "read(f'/proc/{scene[\"pid\"]}/root' + root + '/secret/key')",
     "by its parent's root": "read(f'/proc/{os.getppid()}/root' + root + '/secret/key')",
@@ -248,13 +248,13 @@ WRITES = {
     "over what is there": "write(root + '/out/data')",
     "what is shown": "write(root + '/shown/data')",
     "new in what is shown": "write(root + '/shown/new')",
-    "what is frozen in a folder of its own": "write(root + '/work/frozen/data')",
+    "what is frozen in a folder of its own": "write(root + '/mine/frozen/data')",
     "by removing": "os.unlink(root + '/shown/data')",
     "by cutting": "os.truncate(root + '/shown/data', 0)",
     "by a folder": "os.mkdir(root + '/out/folder')",
-    "by moving it away": "os.rename(root + '/work/frozen', root + '/work/thawed')",
-    "by moving into": "os.rename(root + '/work/own', root + '/out/own')",
-    "by a link from outside": "os.link(root + '/shown/data', root + '/work/data'); write(root + '/work/data')",
+    "by moving it away": "os.rename(root + '/mine/frozen', root + '/mine/thawed')",
+    "by moving into": "os.rename(root + '/mine/own', root + '/out/own')",
+    "by a link from outside": "os.link(root + '/shown/data', root + '/mine/data'); write(root + '/mine/data')",
     "another's memory": "open(f'/proc/{scene[\"pid\"]}/mem', 'r+b').close()",
 }
 ATTRIBUTES = {
@@ -306,7 +306,7 @@ def test_who_is_confined_is_refused_what_others_may(tmp_path, scene, level, host
     done = step.stdout.startswith("done") and (name != "udp" or heard)
     assert (done, step.exit) == (level == "none", 0), step
     if level != "none":
-        texts = [(tmp_path / file).read_text() for file in ("shown/data", "out/data", "work/frozen/data")]
+        texts = [(tmp_path / file).read_text() for file in ("shown/data", "out/data", "mine/frozen/data")]
         assert texts == ["s3cret"] * 3
         assert not (tmp_path / "out/new").exists()
 
@@ -321,9 +321,9 @@ def test_who_is_confined_does_what_it_needs_to(tmp_path, scene, held, host):
     """What is deeper holds; links that were named lead where they lead; a program finds what programs need."""
     deeds = """
     assert open(root + "/alias/data").read() == open(root + "/shown/data").read() == "s3cret"
-    read(root + "/work/frozen/data"); read(root + "/shown/inner/plain")
-    write(root + "/work/own"); write(root + "/work/frozen/loose/own"); os.mkdir(root + "/work/frozen/loose/new")
-    os.rename(root + "/work/frozen/loose/own", root + "/work/frozen/loose/new/own")
+    read(root + "/mine/frozen/data"); read(root + "/shown/inner/plain")
+    write(root + "/mine/own"); write(root + "/mine/frozen/loose/own"); os.mkdir(root + "/mine/frozen/loose/new")
+    os.rename(root + "/mine/frozen/loose/own", root + "/mine/frozen/loose/new/own")
     write(os.environ["HOME"] + "/x"); write(os.environ["TMPDIR"] + "/x")
     import ctypes.util, getpass, multiprocessing, ssl, subprocess, tempfile, threading
     multiprocessing.Lock(); tempfile.TemporaryFile(); ssl.create_default_context(); getpass.getuser()
@@ -334,7 +334,7 @@ def test_who_is_confined_does_what_it_needs_to(tmp_path, scene, held, host):
     """
     step = python(tmp_path, held, told(scene, deeds.strip()), walls(scene, host))
     assert (step.stdout.splitlines()[-1:], step.stderr) == (["done"], ""), step
-    assert (tmp_path / "work/own").read_text() == "s3cretforged"
+    assert (tmp_path / "mine/own").read_text() == "s3cretforged"
 
 
 @pytest.mark.parametrize("host", [False, True], ids=["named", "host"])
@@ -632,18 +632,18 @@ def test_an_ordinary_user_is_confined_too(monkeypatch, name, host):
         shutil.copy(confine.__file__, root / "confine.py")
         monkeypatch.setattr(sandbox, "runnable", lambda _: str(root / "confine.py"))
         monkeypatch.setattr(sys, "executable", "/usr/bin/python3")
-        for place in ("work", "secret"):
+        for place in ("mine", "secret"):
             (root / place).mkdir()
             os.chown(root / place, 65534, 65534)
             (root / place / "key").write_text("s3cret")
-        script = f"cat {root}/secret/key; echo x > {root}/secret/x; cat {root}/work/key; echo y > {root}/work/y; id -u"
+        script = f"cat {root}/secret/key; echo x > {root}/secret/x; cat {root}/mine/key; echo y > {root}/mine/y; id -u"
         closed = root / "closed"  # may be passed through, not listed: what is hidden there is looked for in vain
         closed.mkdir(mode=0o711)
         (closed / "key").touch()
-        walls = Walls(host, (), (f"{root}/work",), (f"{root}/secret", f"{closed}/key", "/root"), scratch=None)
+        walls = Walls(host, (), (f"{root}/mine",), (f"{root}/secret", f"{closed}/key", "/root"), scratch=None)
         command = sandbox.confined(("sh", "-c", script), "/", walls, found)
         assert by_nobody(command) == "s3cret65534\n"
-        assert [(root / "work/y").exists(), (root / "secret/x").exists()] == [True, False]
+        assert [(root / "mine/y").exists(), (root / "secret/x").exists()] == [True, False]
 
 
 def by_nobody(command: sandbox.Confined) -> str:

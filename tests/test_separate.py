@@ -1,6 +1,8 @@
 """A scorer that candidates never see: what they leave is carried to it, and nothing else of theirs."""
 
 import re
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -8,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import metaloop.adapters.carry
 from metaloop.edits.contract import covers, regex
 from test_code_study import block, git, ideas, slots, state
 from workshop import Workshop
@@ -156,6 +159,7 @@ def test_a_scorer_that_was_changed_by_a_candidate_is_told(tmp_path: Path) -> Non
     [
         ({"eval_cmd": None}, "target.outputs: expected who scores them; add eval_cmd"),
         ({"outputs": ["*.py"]}, "found 'score.py' of eval_cmd: the scorer would be theirs"),
+        ({"outputs": ["data/l*"]}, "found 'data/labels.json', which is private or frozen"),
         ({"eval_cmd": ["python3", "src/train.py"]}, "'src/train.py' is mutable: take it out of that"),
         ({"outputs": []}, "target.private: expected a step that may see them apart from the candidate's"),
         ({"private": ["src/train.py"]}, "'src/train.py' is both mutable and private"),
@@ -168,6 +172,36 @@ def test_what_would_not_keep_them_apart_is_refused(tmp_path: Path, target: dict,
     done = made.run()
     assert (done.code, said in done.err) == (2, True), done.err
     assert not made.study.exists()
+
+
+def test_nothing_that_the_scorer_has_is_replaced(tmp_path: Path) -> None:
+    """Whatever the patterns are: not a file, not a link, and not what stands where a folder would."""
+    theirs, scorers = tmp_path / "theirs", tmp_path / "scorers"
+    (theirs / "d").mkdir(parents=True)
+    for path in ("a", "d/b"):
+        (theirs / path).write_text("forged")
+    for make in (lambda: (scorers / "a").write_text("own"), lambda: (scorers / "a").symlink_to("nowhere")):
+        scorers.mkdir()
+        make()
+        done = carry(theirs, scorers, "a")
+        assert (done.returncode, done.stderr) == (
+            1, "a: expected a name that the scorer has no file of, found one that it has\n"
+        )  # fmt: skip
+        assert (scorers / "a").is_symlink() or (scorers / "a").read_text() == "own"
+        shutil.rmtree(scorers)
+    scorers.mkdir()
+    (scorers / "d").symlink_to(tmp_path)
+    assert carry(theirs, scorers, "d/b").returncode == 1
+    assert not (tmp_path / "b").exists()
+    (scorers / "d").unlink()
+    assert carry(theirs, scorers, "d/b").returncode == 0
+    assert (scorers / "d/b").read_text() == "forged"
+
+
+def carry(source: Path, target: Path, path: str) -> subprocess.CompletedProcess[str]:
+    script = Path(metaloop.adapters.carry.__file__)
+    argv = [sys.executable, "-I", "-S", script, source, target, path, regex(path)]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=20)
 
 
 @given(st.text(st.sampled_from("ab/*?[]!-.^"), max_size=12), st.text(st.sampled_from("ab/-.^!"), max_size=10))

@@ -200,6 +200,28 @@ def commit(
     return entries
 
 
+async def placed(study: Study, workspace: Workspace | None, where: Surroundings, trial: int, lane: int) -> Surroundings:
+    """Where a run happens: the trial's own directory, made for it, in a code study."""
+    if workspace is None or trial == PREPARE:
+        return where
+    scoring = await workspace.scoring(lane) if study.the_terms.tier == "separate" else ""
+    cwd = await workspace.open(lane, study.overlay(study.trials[trial].change))
+    return dataclasses.replace(where, cwd=cwd, scoring=scoring, linked=tuple(workspace.linked()))
+
+
+async def amiss(study: Study, workspace: Workspace | None, trial: int, lane: int) -> Failed | None:
+    """Why a run's score is not the candidate's: it changed what it was made of, or nobody can tell any more."""
+    if workspace is None or trial == PREPARE:
+        return None
+    terms, own = study.the_terms, {*study.base, *study.trials[trial].change.files}
+    frozen = {*terms.frozen, *terms.sealed, *terms.programs} - own
+    touched = await workspace.touched(lane, {*frozen, *own})
+    if touched is None:
+        return Failed("lost", "its directory is gone, so nobody can tell what was measured")
+    what = [f"{path}: {'a frozen file' if path in frozen else 'the code'} was changed while it ran" for path in touched]
+    return Failed("cheating", what[0]) if what else None
+
+
 def awaited(study: Study, reply: Replied) -> bool:
     """Whether somebody still waits for this reply."""
     round = study.open.get(reply.round)
@@ -393,9 +415,7 @@ class Engine:
                     pass
 
     def _task(self, key: object, work: "asyncio._CoroutineLike[None]") -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks[key] = task
-
+        task = self._tasks[key] = asyncio.get_running_loop().create_task(work)
         task.add_done_callback(lambda _: self._bell.set())
 
     def _lane(self, act: StartRun) -> int | None:
@@ -422,14 +442,14 @@ class Engine:
                 return
             inherited = False
             outcome = await self._follow(act, run.handle)
-        self._finish(act, run, outcome, await self._amiss(act, lane))
+        self._finish(act, run, outcome, await amiss(self.study, self.world.workspace, act.trial, lane))
 
     async def _start(self, act: StartRun, run: Run, lane: int) -> bool:
         """Blocked, recorded, released. False if we are told to stop before it is recorded: then it never ran."""
         self._check_frozen()
         world, attempt = self.world, run.attempt + 1
         try:
-            where = await self._place(act, lane)
+            where = await placed(self.study, self.world.workspace, self.world.where, act.trial, lane)
         except UsageError as error:  # no directory can hold this candidate
             failed = Failed("build", str(error))
             self._append(Started(act.trial, act.run, attempt, lane, ""), Finished(act.trial, act.run, attempt, failed))
@@ -494,34 +514,9 @@ class Engine:
         if problem := self.world.frozen():
             raise UsageError(f"{problem}, and the study stops here: put it back, and the same command goes on")
 
-    async def _place(self, act: StartRun, lane: int) -> Surroundings:
-        """Where a run happens: the trial's own directory, in a code study."""
-        where, workspace = self.world.where, self.world.workspace
-        if workspace is None or act.trial == PREPARE:
-            return where
-        overlay = self.study.overlay(self.study.trials[act.trial].change)
-        scoring = await workspace.scoring(lane) if self.study.the_terms.tier == "separate" else ""
-        cwd = await workspace.open(lane, overlay)
-        return dataclasses.replace(where, cwd=cwd, scoring=scoring, linked=tuple(workspace.linked()))
-
     async def _adopt(self, act: StartRun, lane: int) -> None:
         if self.world.workspace is not None and act.trial != PREPARE:
             await self.world.workspace.adopt(lane, self.study.overlay(self.study.trials[act.trial].change))
-
-    async def _amiss(self, act: StartRun, lane: int) -> Failed | None:
-        """Why a run's score is not the candidate's: it changed what it was made of, or nobody can tell any more."""
-        study, workspace = self.study, self.world.workspace
-        if workspace is None or act.trial == PREPARE:
-            return None
-        terms, own = study.the_terms, {*study.base, *study.trials[act.trial].change.files}
-        frozen = {*terms.frozen, *terms.sealed, *terms.programs} - own
-        touched = await workspace.touched(lane, {*frozen, *own})
-        if touched is None:
-            return Failed("lost", "its directory is gone, so nobody can tell what was measured")
-        what = [
-            f"{path}: {'a frozen file' if path in frozen else 'the code'} was changed while it ran" for path in touched
-        ]
-        return Failed("cheating", what[0]) if what else None
 
     def _finish(self, act: StartRun, run: Run, outcome: Outcome | Gone, amiss: Failed | None) -> None:
         self._check_frozen()

@@ -218,13 +218,6 @@ def short(value: Scalar) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def spell(seconds: float) -> str:
-    """A time in a few characters: `0.4 s`, `12 s`, `3 min`, `2.5 h`."""
-    if seconds < 120:
-        return f"{seconds:.1f} s" if 0 < seconds < 1 else f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.3g} h"
-
-
 # ---- on held-out data ------------------------------------------------------------------------------------------------
 
 SMALL = 0.5

@@ -18,12 +18,11 @@ from metaloop.records import (
     proof,
     row,
     scored,
-    spell,
     totals,
     untried,
 )
 from metaloop.study import Study, Trial
-from metaloop.values import Headline, Ran
+from metaloop.values import Headline, Ran, duration
 
 MOST = 400
 """Lines of a change that are shown."""
@@ -104,7 +103,7 @@ def _work(study: Study) -> Iterator[str]:
         tokens = (
             f"{usage.tokens_in} tokens in, {usage.tokens_out} out"
             if usage.tokens
-            else f"it took {spell(usage.seconds)}"
+            else f"it took {duration(usage.seconds)}"
         )
         yield f"Asked as {_text(role)}: {tokens}, {money}."
     yield from _gates(study)

@@ -8,7 +8,6 @@ import asyncio
 import secrets
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -18,7 +17,7 @@ from metaloop.adapters.ledger import open_ledger
 from metaloop.adapters.local import LocalExecutor
 from metaloop.adapters.sandbox import climb
 from metaloop.config import code_of, restored, surroundings, thought_of, watched
-from metaloop.engine import commit
+from metaloop.engine import amiss, commit, placed
 from metaloop.errors import UsageError
 from metaloop.evaluators.judge import undone
 from metaloop.events import Invalidated
@@ -112,10 +111,7 @@ async def _once(
     workspace: Workspace | None,
 ) -> Result:
     """One run, without gates: those have been passed."""
-    if workspace is not None:
-        scoring = await workspace.scoring(0) if study.the_terms.tier == "separate" else ""
-        cwd = await workspace.open(0, study.overlay(trial.change))
-        where = replace(where, cwd=cwd, scoring=scoring, linked=tuple(workspace.linked()))
+    where = await placed(study, workspace, where, trial.number, lane=0)
     nonce = secrets.token_hex(6)
     attempt = 2 + max(each.attempt for each in trial.runs.values())  # to the candidate it is one attempt more
     wanted = job(study, trial.number, run, attempt=attempt, lane=0, nonce=nonce, where=where)
@@ -126,7 +122,4 @@ async def _once(
     shutil.rmtree(wanted.dir, ignore_errors=True)
     if isinstance(outcome, Gone):
         return Failed("lost", "it vanished, and nothing is left of it")
-    touched = [] if workspace is None else await workspace.touched(0, {*study.the_terms.frozen, *study.base})
-    if touched is None or touched:
-        return Failed("cheating", f"{', '.join(touched or ['its directory'])}: changed while it ran")
-    return thought_of(study.the_terms).read(outcome)
+    return await amiss(study, workspace, trial.number, lane=0) or thought_of(study.the_terms).read(outcome)

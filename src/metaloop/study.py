@@ -823,11 +823,8 @@ def _ask_runs(study: Study, event: RunsAsked, place: int) -> None:
         round.judged_at = place - 1
         if round.role not in ("baseline", "holdout"):
             study.blocks.append(round.judged_at)
-        if round.role in (
-            "search",
-            "directed",
-            "proof",
-        ):  # against a parent: another, against the incumbent, may follow
+        if round.role in ("search", "directed", "proof"):
+            # against a parent: another, against the incumbent, may follow
             study.tests += [round.judged_at] * (1 if event.against == study.tally.incumbent else 2)
     runs = [study.run(trial, number) for trial, number in wanted]
     answers: list[Reply | Result | None] = [run.last if run.settled else None for run in runs]

@@ -412,7 +412,7 @@ def plain(value: float, most: int = 6) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds, minutes or hours, whichever fits."""
+    """Seconds, minutes or hours, whichever fits: `0.4 s`, `12 s`, `3 min`, `2.5 h`."""
     if seconds < 120:
-        return f"{seconds:.3g} s"
-    return f"{seconds / 60:.3g} min" if seconds < 7200 and seconds % 3600 else f"{seconds / 3600:.3g} h"
+        return f"{seconds:.1f} s" if 0 < seconds < 1 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 and seconds % 3600 else f"{seconds / 3600:.3g} h"

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TextIO
 
 from metaloop.evaluators.judge import digits, told, told_headline
-from metaloop.records import Row, held_out, most_failed_at, noise_width, proof, row, short, spell, status
+from metaloop.records import Row, held_out, most_failed_at, noise_width, proof, row, short, status
 from metaloop.study import Study, Trial
-from metaloop.values import Failed, Usage, plain
+from metaloop.values import Failed, Usage, duration, plain
 
 _BIDI = {chr(code): None for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C)}
 _CONTROLS = {chr(code): None for code in (*range(0x20), *range(0x7F, 0xA0)) if code not in (0x09, 0x0A)}
@@ -298,7 +298,7 @@ def asked(study: Study) -> list[str]:
 def told_usage(usage: Usage) -> str:
     """Tokens and money; the time it took, where nobody counted tokens."""
     if not usage.tokens:
-        return f"took {spell(usage.seconds)} in all" + ("" if usage.usd is None else f", ${usage.usd:.4f}")
+        return f"took {duration(usage.seconds)} in all" + ("" if usage.usd is None else f", ${usage.usd:.4f}")
     money = "price not known" if usage.usd is None else f"${usage.usd:.4f}"
     return f"{usage.tokens_in} tokens in, {usage.tokens_out} out, {money}"
 

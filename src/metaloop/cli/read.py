@@ -35,9 +35,9 @@ from metaloop.errors import Damaged, UsageError
 from metaloop.evaluators.judge import told_held
 from metaloop.evaluators.metric import near
 from metaloop.events import Decided, Entry, Finished, Proposed, Refused, RoundOpened, Started
-from metaloop.records import Row, gates, gates_set, held_out, passed, row, scored, spell, totals, unmade, untried
+from metaloop.records import Row, gates, gates_set, held_out, passed, row, scored, totals, unmade, untried
 from metaloop.study import HELD_OUT, PREPARE, Run, Study, Trial, evolve, fold
-from metaloop.values import Params, Ran, digest, plain
+from metaloop.values import Params, Ran, digest, duration, plain
 
 if TYPE_CHECKING:
     from metaloop.rerun import Again
@@ -264,7 +264,7 @@ def _status_lines(opened: Opened, last: int) -> Iterator[str]:
     study = opened.study
     goal = f"{study.objective.direction} {study.objective.metric}"
     yield f"{study.name}: {goal}, {study.the_terms.policy}; {_doing(opened)}"
-    clock = f"{spell(opened.at)} of {spell(study.bounds.max_wall_time_s)}"
+    clock = f"{duration(opened.at)} of {duration(study.bounds.max_wall_time_s)}"
     yield f"  {_done(study)}; best {_best(study)}; wall clock {clock}"
     if found := [*works(study, opened.since, opened.now)]:
         yield f"  {'under way' if opened.alive else 'left at work'}: {in_a_line(found)}"
@@ -281,7 +281,7 @@ def _status_lines(opened: Opened, last: int) -> Iterator[str]:
     if study.faults and study.closed is None:
         rounds = "round" if study.faults == 1 else f"{study.faults} rounds running"
         left = next_try(study, opened.at)
-        soon = f"; next try in {spell(left)}" if left is not None and opened.alive else ""
+        soon = f"; next try in {duration(left)}" if left is not None and opened.alive else ""
         yield f"  {rounds} could not be thought through; the last: {study.fault}{soon}"
     for text in study.alerts[-3:]:
         yield f"  alert: {text}"

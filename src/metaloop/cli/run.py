@@ -37,7 +37,7 @@ from metaloop.events import (
 )
 from metaloop.plan import again_at
 from metaloop.preflight import wrong_sign
-from metaloop.records import TIERS, held_out, row, spell, totals
+from metaloop.records import TIERS, held_out, row, totals
 from metaloop.study import HELD_OUT, PREPARE, Study
 from metaloop.studyfile import StudyFile, from_flags, load
 from metaloop.values import Params, Ran, Scalar, accept, duration
@@ -191,7 +191,7 @@ def _next_try(study: Study, number: int, now: float) -> str:
     """When a round that faulted begins anew, where that is not at once."""
     round = study.open.get(number)
     left = again_at(round) - now if round is not None and study.closed is None else 0.0
-    return f"; next try in {spell(left)}" if left > 0 else ""
+    return f"; next try in {duration(left)}" if left > 0 else ""
 
 
 class _Bar:

@@ -9,8 +9,8 @@ import msgspec
 
 from metaloop.events import Asked, Engaged, Entry, Finished, Replied, Started
 from metaloop.plan import again_at
-from metaloop.records import spell
 from metaloop.study import PREPARE, Run, Study
+from metaloop.values import duration
 
 SHOWN = 6
 """Of what is under way, so much in a line."""
@@ -33,7 +33,7 @@ class Work(msgspec.Struct, frozen=True):
 
     def told(self) -> str:
         """In words."""
-        took = spell(self.seconds) if self.limit_s is None else f"{spell(self.seconds)} of {spell(self.limit_s)}"
+        took = duration(self.seconds) + ("" if self.limit_s is None else f" of {duration(self.limit_s)}")
         if self.trial == PREPARE:
             return f"prepare, {took}"
         name = self.what if self.trial is None else f"trial {self.trial}"

@@ -58,7 +58,7 @@ def reader(terms: Terms) -> Callable[[Outcome], Ran | Failed]:
                 kind, reason = failure
                 tail = step.stderr if step.stderr.strip() or not _judges(step) else step.stdout
                 gate = step.name.removeprefix(GATE) if step.name.startswith(GATE) else ""
-                return Failed(kind, near(reason), seconds, near(tail[-TAIL:]), gate)
+                return Failed(kind, near(reason), seconds, _end(tail, TAIL), gate)
             last = last if step.name.startswith(GATE) else step
         if last.name == "prepare":  # it is not measured
             return Ran({}, seconds)
@@ -73,8 +73,8 @@ def reader(terms: Terms) -> Callable[[Outcome], Ran | Failed]:
             kind = "evaluation" if found.invalid else "metric"
             if last.lost:
                 kind, problem = "limit", f"the disk was full: {last.lost} bytes of output were lost; {problem}"
-            return Failed(cast(FailureKind, kind), near(problem), seconds, near(last.stderr)[-TAIL:])
-        tail = near(last.stdout)[-SHOWN:] if terms.asks else ""
+            return Failed(cast(FailureKind, kind), near(problem), seconds, _end(last.stderr, TAIL))
+        tail = _end(last.stdout, SHOWN) if terms.asks else ""
         return Ran(found.numbers, seconds, tuple(found.warnings), found.tasks or None, tail)
 
     return read
@@ -83,6 +83,13 @@ def reader(terms: Terms) -> Callable[[Outcome], Ran | Failed]:
 def near(text: str) -> str:
     """`text` with paths of a candidate's directory as they are from there: where that is says nothing to anybody."""
     return _SLOT.sub("", text)
+
+
+def _end(text: str, most: int) -> str:
+    """The last characters of `text`, as they are from the candidate's directory; the rest is not looked at, since it
+    may be of any length.
+    """
+    return near(text[-2 * most :])[-most:]
 
 
 def _broken(step: StepOutcome, ran: bool) -> tuple[FailureKind, str] | None:

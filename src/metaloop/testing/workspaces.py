@@ -285,6 +285,15 @@ class WorkspaceConformance:
 
         self.alone(tmp_path, story)
 
+    def test_a_file_that_a_run_made_huge_is_told_without_being_read(self, tmp_path: Path) -> None:
+        async def story(workspace: Workspace) -> None:
+            top = Path(await workspace.open(0, OVERLAY))
+            for path in ("bench.py", "src/new/part.py"):
+                os.truncate(top / path, 1 << 42)
+                assert await _touched(workspace, 0, [path]) == {path}
+
+        self.alone(tmp_path, story)
+
     def test_a_link_in_the_place_of_a_file_is_told_even_where_it_leads_to_the_same(self, tmp_path: Path) -> None:
         async def story(workspace: Workspace) -> None:
             top = Path(await workspace.open(0, OVERLAY))
