@@ -1,6 +1,8 @@
 """Requests from other processes, through the inbox."""
 
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -93,6 +95,33 @@ def test_an_interrupt_at_any_moment_ends_in_order(tmp_path: Path) -> None:
         if process.returncode == 130:
             assert "Traceback" not in err, (number, err)
     assert not marked(str(tmp_path))
+    assert w("audit").code == 0
+
+
+LOSES = """
+import os, signal, sys
+from metaloop.cli import main
+
+class Gone:
+    def __del__(self):
+        signal.raise_signal(signal.SIGINT)
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "metaloop.adapters.ledger":
+            Gone()
+
+sys.meta_path.insert(0, Finder())
+main(["run", "study.yaml"])
+"""
+
+
+def test_an_interrupt_that_python_drops_is_heard_all_the_same(tmp_path: Path) -> None:
+    """What is raised where an object ends is only told of. A study that begins after it ends as if it came then."""
+    w = Workshop(tmp_path, "time.sleep(0.05)\nprint('score=0.5')", keys={"controller": {"max_iterations": 400}})
+    done = subprocess.run([sys.executable, "-c", LOSES], cwd=tmp_path, capture_output=True, text=True, timeout=20)
+    assert "Exception ignored" in done.stderr
+    assert done.returncode == 130, done.stderr
     assert w("audit").code == 0
 
 

@@ -156,10 +156,12 @@ async def drive(
     observers: Sequence[Observer] = (),
     project: Paths | None = None,
     tell: Callable[[str], None] = print,
+    interrupted: Callable[[], bool] = lambda: False,
 ) -> Outcome:
     """Runs the study of `file` from wherever it stands, in the surroundings that `surroundings` found.
 
     `request` is recorded first. `project`: files that are kept up to date; `tell` hears what goes wrong with them.
+    `interrupted`: whether an interrupt came before signals are heard here.
 
     Raises what the tree in errors.py says; then nothing runs any more, and what was recorded stays.
     """
@@ -189,7 +191,7 @@ async def drive(
         thought = thought_of(
             study.the_terms
         )  # those of the ledger: equal to the file's, in the order they had at first
-        return await _run(study, thought, file, where, ledger, observers, code)
+        return await _run(study, thought, file, where, ledger, observers, code, interrupted)
     finally:
         ledger.close()
 
@@ -330,6 +332,7 @@ async def _run(
     ledger: Ledger,
     observers: Sequence[Observer],
     code: "Code | None",
+    interrupted: Callable[[], bool],
 ) -> Outcome:
     from metaloop.adapters.local import LocalExecutor
 
@@ -360,6 +363,8 @@ async def _run(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, interrupt, number)
+    if interrupted():
+        interrupt(signal.SIGINT)
     try:
         closed = await engine.run()
     finally:

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -61,6 +62,21 @@ Exit codes
 """
 
 
+class Interrupt:
+    """What Ctrl-C does until a study runs: it is raised, and remembered. In some places (at an object's end, in a
+    module's lock) Python drops what is raised, so that who goes on for long has to ask whether it came.
+    """
+
+    came = False
+
+    def __call__(self, *_: object) -> NoReturn:
+        self.came = True
+        raise KeyboardInterrupt
+
+
+INTERRUPT = Interrupt()
+
+
 def page() -> str:
     """What `metaloop --help` prints."""
     lines: list[str] = []
@@ -72,6 +88,8 @@ def page() -> str:
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """The entry point. Ends the process with the exit code."""
     _open_streams()
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, INTERRUPT)
     code = invoke(list(sys.argv[1:] if argv is None else argv))
     try:
         sys.stdout.flush()

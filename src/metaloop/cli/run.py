@@ -16,6 +16,7 @@ from cyclopts import Parameter
 
 from metaloop.adapters.inbox import request_id
 from metaloop.adapters.projections import Paths
+from metaloop.cli import INTERRUPT
 from metaloop.cli.output import COLOURS, card, clean, fitted, overwrite, say, shown, tell, tell_json, trial_line
 from metaloop.config import Outcome, asking, drive, held, holding, surroundings, unenforceable, unreadable
 from metaloop.errors import BaselineError, UsageError
@@ -225,9 +226,10 @@ def _drive(
         mode: Literal["run", "one"] = "run" if request is None else "one"
         ended = asyncio.run(
             drive(
-                file, where, mode=mode, request=request, observers=(narrator,), project=paths(file), tell=narrator.warn
+                file, where, mode=mode, request=request, observers=(narrator,), project=paths(file),
+                tell=narrator.warn, interrupted=lambda: INTERRUPT.came,
             )
-        )
+        )  # fmt: skip
     finally:
         narrator.close()
     code = exit_code(ended, strict_exit)

@@ -10,6 +10,7 @@ import os
 import platform
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -207,18 +208,24 @@ def opened(command: Confined) -> Iterator[tuple[list[str], list[int]]]:
 
 
 def _said(command: Confined) -> str:
-    """Empty if it ran; otherwise what it said, or how it ended."""
+    """Empty if it ran; otherwise what it said, or how it ended. In a thread of its own: a setuid bubblewrap has to be
+    tried without new privileges, as the keeper runs it, and a thread that gave them up never has them again.
+    """
+    said: list[str] = []
+    thread = threading.Thread(target=lambda: said.append(_tried_without_privileges(command)))
+    thread.start()
+    thread.join()
+    return said[0] if said else "it could not be tried"
+
+
+def _tried_without_privileges(command: Confined) -> str:
+    confine.LIBC.prctl(confine.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     try:
         with opened(command) as (argv, fds):
             done = subprocess.run(
                 argv, pass_fds=fds, env={"PATH": os.defpath}, stdin=subprocess.DEVNULL, capture_output=True,
-                timeout=PATIENCE_S, check=False, preexec_fn=_as_the_keeper_does,
+                timeout=PATIENCE_S, check=False,
             )  # fmt: skip
     except (OSError, subprocess.SubprocessError) as error:
         return str(error)
     return "" if not done.returncode else done.stderr.decode(errors="replace").strip() or f"exit {done.returncode}"
-
-
-def _as_the_keeper_does() -> None:
-    """So that a setuid bubblewrap is tried as it will be run."""
-    confine.LIBC.prctl(confine.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
