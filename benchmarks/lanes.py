@@ -71,7 +71,7 @@ def ours(seconds: float, trials: int, folder: Path, asked: bool = False) -> floa
         executor = LocalExecutor(folder / "lanes")
         where = Surroundings(str(folder), str(folder), {"PATH": "/usr/bin:/bin"}, {})
         nonce, inbox = lambda: secrets.token_hex(6), FileInbox(folder)
-        world = World(ledger, executor, where, nonce, time.monotonic, model, inbox, observers=(seen,))
+        world = World(ledger, executor, where, nonce, time.monotonic, model, inbox=inbox, observers=(seen,))
         await Engine(study, thought_of(terms), world).run()
         await executor.close()
         ledger.close()
