@@ -203,6 +203,88 @@ def test_a_successor_gets_in_though_a_fork_of_the_dead_holds_the_socket(tmp_path
     told(story)
 
 
+def test_who_does_not_know_the_key_is_no_controller(tmp_path, told):
+    """Nor does it keep one out, however often it calls, or hear anything."""
+    order = {"nonce": "n", "dir": str(tmp_path / "theirs"), "cwd": "/", "env": {}, "steps": []}
+    said = json.dumps({"id": 1, "op": "start", "job": order}).encode()
+
+    async def story(executor):
+        handle = await begin(executor, job(tmp_path, HOLD))
+        key = (tmp_path / "lanes/0/key").read_bytes()
+        assert (tmp_path / "lanes/0/key").stat().st_mode & 0o077 == 0
+        await executor.close(keep=True)
+        calls = []
+        for words in (b"", said + b"\n", key[:-1] + b"x\n" + said, key[:-1], *[b"\n"] * 9, *[b"x"] * 12):
+            calls.append(socket.socket(socket.AF_UNIX))
+            calls[-1].connect(str(tmp_path / "lanes/0/sock"))
+            calls[-1].sendall(words)
+        assert await executor.look(handle) == Running()
+        heard = b""
+        for call in calls:
+            call.setblocking(False)
+            try:
+                heard += call.recv(100)
+            except OSError:
+                pass
+            call.close()
+        assert heard == b""
+        (tmp_path / "go").touch()
+        assert ended(await executor.wait(handle)).steps[0].exit == 0
+        assert not (tmp_path / "theirs").exists()
+
+    told(story)
+
+
+def test_a_key_that_was_torn_is_drawn_anew(tmp_path, told):
+    (tmp_path / "lanes/0").mkdir(parents=True)
+    (tmp_path / "lanes/0/key").touch()
+
+    async def story(executor):
+        await run(executor, job(tmp_path, ["true"]))
+        assert len((tmp_path / "lanes/0/key").read_bytes()) == 64
+
+    told(story)
+
+
+FORGES = """
+import json, os, sys, time
+kind, folder = sys.argv[1], os.path.dirname(os.environ["TMPDIR"])
+result = folder + "/result.json"
+if kind == "pipe":
+    os.mkfifo(result)
+elif kind == "link":
+    os.symlink("/dev/zero", result)
+elif kind == "large":
+    os.truncate(os.open(result, os.O_CREAT | os.O_WRONLY), 1 << 40)
+else:
+    while not os.path.exists("handle"):
+        time.sleep(0.01)
+    stream = {"bytes": 0, "dropped": 0, "kept": 0, "sha256": ""}
+    step = {"name": "step0", "exit": 0, "signal": None, "limit": None, "clean": True, "wall_s": 0.1}
+    mine = {**json.load(open("handle")), "steps": [{**step, "out": stream, "err": stream}]}
+    mine["metrics"] = {"name": "m", "text": '{"score": 99}'}
+    open(result, "w").write("[" * 100000 if kind == "deep" else json.dumps(mine))
+open("planted", "w").close()
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("kind", ["forged", "pipe", "link", "deep", "large"])
+def test_no_result_is_believed_that_the_keeper_did_not_seal(tmp_path, told, kind):
+    """A job may write its own, and the keeper die with it. Nor does what else it leaves there hold a successor up."""
+
+    async def story(executor):
+        handle = await begin(executor, job(tmp_path, (*PYTHON, FORGES, kind), timeout_s=600.0))
+        (tmp_path / "handle.new").write_text(handle)
+        (tmp_path / "handle.new").rename(tmp_path / "handle")
+        await until((tmp_path / "planted").exists)
+        os.kill(keeper_of(executor), signal.SIGKILL)
+        async with asyncio.timeout(10):
+            assert await executor.wait(handle) == Gone()
+
+    told(story)
+
+
 def test_a_keeper_without_a_controller_leaves_when_its_job_is_over(tmp_path, told):
     async def story(executor):
         handle = await begin(executor, job(tmp_path, ["sleep", "0.6"]))
@@ -485,11 +567,11 @@ def test_a_jobs_folder_deleted_while_it_runs_costs_its_output_only(tmp_path, tol
 def test_a_lane_deleted_under_its_keeper_is_made_again(tmp_path, told):
     async def story(executor):
         handle = await begin(executor, job(tmp_path, ["true"]))
-        outcome = ended(await executor.wait(handle))
+        ended(await executor.wait(handle))
         shutil.rmtree(tmp_path / "lanes")
         assert (await run(executor, job(tmp_path, ["true"]))).steps[0].exit == 0
         assert (tmp_path / "lanes" / "0" / "lock").exists()
-        assert await executor.look(handle) == outcome
+        assert await executor.look(handle) == Gone()  # the key that it was sealed with is deleted
 
     told(story)
 

@@ -3,14 +3,15 @@
 usage: python -I -S keeper.py LANE_DIR IDLE_SECONDS    (exit 0: the lane is served; 75: somebody else serves it already)
 
 A script of its own, with nothing but the standard library, so that it starts fast and holds none of the controller's
-secrets. LANE_DIR holds lock (flock held for life: one keeper a lane), sock, keeper.log, and dirty from the first job to
-a clean end.
+secrets. LANE_DIR holds lock (flock held for life: one keeper a lane), sock, key, keeper.log, and dirty from the first
+job to a clean end. `key` is what no sandboxed job can read: who calls has to say it, and results are sealed with it.
 A job's own folder (`dir`, which must not exist: a nonce never runs twice) gets STEP.out, STEP.err, home/, tmp/ and, at
-the end, result.json.
+the end, result.json, whose `seal` is of all the rest.
 
 Protocol: one JSON object a line over LANE_DIR/sock; one controller at a time, a second gets {"error": "busy"}.
 A request carries an "id", which its reply repeats. A HANDLE is {nonce, dir, pid, starttime, boot_id}.
-  <- {"hello": 1, pid, starttime, boot_id}                    on connect
+  -> KEY                                                      first of all: a line with what stands in `key`
+  <- {"hello": 1, pid, starttime, boot_id}
   -> {"op": "start", "job": {nonce, dir, cwd, steps: [{name, argv, timeout, env, gate, ...}], limits, metrics, own}}
   <- {"state": "blocked", "handle": HANDLE} | {"error": why}  forked, and waiting at its gate. End of file at the gate
                                                               (keeper died) or the socket (controller died): never runs
@@ -29,10 +30,10 @@ at while it runs, and the size of any file). `enforced` says which of memory, pr
 An error nobody expected is not handled: the keeper dies, the first process dies with it, the next keeper of the lane
 kills what is left (by cgroup, or by METALOOP_LANE in its environment), and the answer for that job is "gone".
 
-Not covered: without a sandbox a job has our user id, so it may kill its keeper, talk to the socket, or write a
-result.json after killing the keeper. A daemon that also cleared its environment outlives a *killed* keeper where no
-cgroup is writable. Not on a disk's account is what has no name any more (deleted, and still open). Network, files and
-system calls are the sandbox's affair, which is part of argv.
+Not covered: without a sandbox a job has our user id, so it may read the key, kill its keeper, and write a result.json
+in its place. A daemon that also cleared its environment outlives a *killed* keeper where no cgroup is writable. Not on
+a disk's account is what has no name any more (deleted, and still open). Network, files and system calls are the
+sandbox's affair, which is part of argv. Results of a lane whose folder is deleted cannot be verified, and are gone.
 """
 
 from __future__ import annotations
@@ -70,6 +71,9 @@ PAUSE_S = 0.15  # between two looks: what is over its limit ends within half a s
 HARMLESS = {17, 18, 19, 20, 21, 22, 23, 28}  # signals that end nobody
 QUIET_S = 0.02  # after how long without anything to do results are made durable: while the next trial runs
 MOST_UNSETTLED = 64  # each holds two descriptors
+KEY = 64  # bytes
+MOST_CALLERS = 8  # who has not said the key yet
+MOST_RESULT = 16 << 20  # bytes of a result.json
 LIBC = ctypes.CDLL(None, use_errno=True)
 now = time.monotonic
 
@@ -88,6 +92,40 @@ def slurp(path: str) -> bytes:
         return b"".join(iter(lambda: os.read(fd, 1 << 16), b""))
     finally:
         os.close(fd)
+
+
+def slurp_plain(path: str, most: int) -> bytes:
+    """A file where a job could have put anything. Raises OSError for what is no file, or longer."""
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        state = os.fstat(fd)
+        if not stat.S_ISREG(state.st_mode) or state.st_size > most:
+            raise OSError(errno.EINVAL, f"expected a file of at most {most} bytes", path)
+        return b"".join(iter(lambda: os.read(fd, 1 << 16), b""))
+    finally:
+        os.close(fd)
+
+
+def key_of_lane() -> bytes:
+    """What `key` says; drawn where there is none, as when the lane is first served, or a torn one."""
+    try:
+        if len(key := slurp("key")) == KEY:
+            return key
+    except FileNotFoundError:
+        pass
+    fd = os.open("key.tmp", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with open(fd, "wb") as file:
+        file.write(os.urandom(KEY // 2).hex().encode())
+        file.flush()
+        os.fsync(fd)
+    os.rename("key.tmp", "key")
+    return slurp("key")
+
+
+def seal(result: Record, key: bytes) -> str:
+    """Of all that a result says but the seal itself: a code that only who has the key can make."""
+    told = {name: value for name, value in result.items() if name != "seal"}
+    return hashlib.blake2b(json.dumps(told, sort_keys=True).encode(), key=key).hexdigest()
 
 
 def unlink(path: str, dirfd: int | None = None) -> None:
@@ -911,6 +949,8 @@ def kill_marked(pid: int, mark: bytes) -> bool:
 class Keeper:
     def __init__(self, lane: str, idle: float) -> None:
         self.lane, self.idle, self.me = lane, idle, identity(os.getpid())
+        self.key = key_of_lane()
+        self.callers: dict[int, tuple[socket.socket, bytes]] = {}  # who has not said the key yet, and what was said
         self.conn: socket.socket | None = None
         self.peer: tuple[int, int | None] = (0, None)
         self.trial: Trial | None = None
@@ -985,12 +1025,14 @@ class Keeper:
             return {"state": "blocked" if self.trial.released is None else "running"}
         result = self.unpublished[handle["dir"]][1] if handle["dir"] in self.unpublished else None
         try:
-            result = result or json.loads(slurp(handle["dir"] + "/result.json"))
-        except (OSError, ValueError):
+            result = result or json.loads(slurp_plain(handle["dir"] + "/result.json", MOST_RESULT))
+        except (OSError, ValueError, RecursionError):
             pass
-        if isinstance(result, dict) and all(result.get(key) == value for key, value in handle.items()):
-            return {"state": "done", "result": result}
-        return {"state": "gone"}
+        if not isinstance(result, dict) or any(result.get(name) != value for name, value in handle.items()):
+            return {"state": "gone"}
+        return (
+            {"state": "done", "result": result} if result.get("seal") == seal(result, self.key) else {"state": "gone"}
+        )
 
     # -- the job's end
 
@@ -1009,6 +1051,7 @@ class Keeper:
             return
         self.leave(trial)
         result = trial.result()
+        result["seal"] = seal(result, self.key)
         self.unpublished[trial.job["dir"]] = (trial, result)
         self.publish()
         self.tell(trial, {"state": "done", "result": result})
@@ -1092,9 +1135,35 @@ class Keeper:
         return self.conn is not None
 
     def accept(self) -> None:
+        conn, _ = self.listener.accept()
+        conn.setblocking(False)
+        if len(self.callers) >= MOST_CALLERS:
+            self.callers.pop(next(iter(self.callers)))[0].close()
+        self.callers[conn.fileno()] = conn, b""
+        self.hear(conn.fileno())
+
+    def hear(self, fd: int) -> None:
+        """A caller says the key, and is welcome; or something else, and is not."""
+        conn, said = self.callers[fd]
+        try:
+            data = conn.recv(len(self.key) + 1 - len(said))
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        said += data
+        if data and len(said) <= len(self.key):
+            self.callers[fd] = conn, said
+            return
+        del self.callers[fd]
+        if said == self.key + b"\n":
+            self.welcome(conn)
+        else:
+            conn.close()
+
+    def welcome(self, conn: socket.socket) -> None:
         while self.conn and self.serve():  # a dead controller's end of file counts before its successor's call
             pass
-        conn, _ = self.listener.accept()
         pid, uid, _ = struct.unpack("3i", conn.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         if self.conn and starttime(self.peer[0]) != self.peer[1]:  # its fork holds the socket open, it is dead
             self.drop()
@@ -1102,6 +1171,7 @@ class Keeper:
             conn.send(b'{"error": "busy"}\n')
             conn.close()
             return
+        conn.setblocking(True)
         conn.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 5, 0))  # who does not read is dropped
         self.conn, self.peer = conn, (pid, starttime(pid))
         self.reply({"hello": 1, **self.me})
@@ -1115,6 +1185,8 @@ class Keeper:
                 self.attend(self.trial, ready)
             if self.conn and self.conn.fileno() in ready:
                 self.serve()
+            for fd in ready & self.callers.keys():
+                self.hear(fd)
             if self.listener.fileno() in ready:
                 self.accept()
             if self.unpublished and not self.trial:
@@ -1132,7 +1204,7 @@ class Keeper:
 
     def poll(self) -> set[int]:
         trial, poll = self.trial, select.poll()
-        fds = [self.listener.fileno(), self.wake.fileno()]
+        fds = [self.listener.fileno(), self.wake.fileno(), *self.callers]
         if self.conn:
             fds.append(self.conn.fileno())
         if trial:

@@ -5,6 +5,7 @@ no process but the launcher it started.
 """
 
 import asyncio
+import errno
 import functools
 import hashlib
 import itertools
@@ -420,6 +421,10 @@ class _Lane:
                 found = await self._connect()
             except (FileNotFoundError, ConnectionError):
                 found = None
+            except OSError as error:
+                if error.errno != errno.ENOTCONN:  # too many call at once, and asyncio took it for done
+                    raise
+                found = None
             if isinstance(found, asyncio.StreamWriter):
                 return found
             if found is None:
@@ -431,12 +436,14 @@ class _Lane:
 
     async def _connect(self) -> asyncio.StreamWriter | str | None:
         """The connection; or the text of the keeper's refusal; or None where no keeper is behind the socket."""
+        key = (self._path / "key").read_bytes()
         folder = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY)
         try:  # through /proc, because the path of a socket may not exceed 107 bytes
             reader, writer = await asyncio.open_unix_connection(f"/proc/self/fd/{folder}/sock", limit=1 << 24)
         finally:
             os.close(folder)
         try:
+            writer.write(key + b"\n")
             line = await reader.readline()
             hello = _answers.decode(line) if line else _Answer()
             if hello.hello and _is(writer, hello):
