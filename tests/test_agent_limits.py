@@ -38,15 +38,17 @@ def employing(
     script = folder / "agent.py"
     keys = {"command": [sys.executable, str(script), *words], "timeout_s": 20, **agent}
     made = shop(folder, type="agent", patches=None, agent=keys)
-    log = str(folder / "employed.txt")
+    (folder / "told").mkdir()  # an agent may not write beside its directory but where it is said
+    log = str(folder / "told/employed.txt")
     script.write_text(AGENT.replace("LOG", repr(log)).replace("SECONDS", str(seconds)).replace("TOLD", repr(told)))
-    made.write(controller={"max_iterations": 2})
+    sandbox = {"write": [str(folder / "told")]}
+    made.write(target={**made.keys["target"], "sandbox": sandbox}, controller={"max_iterations": 2})
     return made
 
 
 def employed(made: Workshop) -> list[list[str]]:
     """The words of every session, in their order."""
-    path = made.folder.parent / "employed.txt"
+    path = made.folder.parent / "told/employed.txt"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
@@ -251,7 +253,7 @@ def test_a_session_that_was_ended_is_nobodys_failure_and_its_time_counts(tmp_pat
         "import os\nif len(open(LOG).readlines()) == 1:\n    open('src/model.py', 'a').write('(')\n    time.sleep(99)\n"
     )
     whole = script.read_text()
-    script.write_text(whole.replace("time.sleep(0)\n", once.replace("LOG", repr(str(tmp_path / "employed.txt")))))
+    script.write_text(whole.replace("time.sleep(0)\n", once.replace("LOG", repr(str(tmp_path / "told/employed.txt")))))
     made.write(controller={"max_iterations": 1, "max_wall_time_s": 4 if how == "study ended" else 60})
     process = working(made)
     if how != "study ended":

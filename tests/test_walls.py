@@ -2,7 +2,9 @@
 
 import json
 import os
+import shutil
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,9 +14,9 @@ from metaloop.adapters.ground import caches, made_of, secrets
 from metaloop.adapters.ledger import read_ledger
 from metaloop.adapters.sandbox import climb
 from metaloop.study import fold
-from test_code_study import block, ideas, shop
+from test_code_study import block, git, ideas, shop
 from test_code_study import employing as employed
-from test_separate import separate
+from test_separate import TRAIN, separate
 from workshop import Workshop
 
 pytestmark = [
@@ -153,6 +155,180 @@ def test_an_agent_sees_the_machine_but_nothing_private_and_no_study(tmp_path: Pa
     assert made.rows()[1]["verdict"] == "crowned"
 
 
+PROBES = """
+import json, os, pathlib, socket, subprocess, sys
+def read(path): return pathlib.Path(path).read_text()
+def write(path, text='mine'): pathlib.Path(path).write_text(text); return 'written'
+def listed(path): return sorted(os.listdir(path))
+def git(*words): return subprocess.run(['git', '-c', 'safe.directory=*', *words], capture_output=True, text=True).stdout
+def dial(path):
+    with socket.socket(socket.AF_UNIX) as s: s.settimeout(3); s.connect(path)
+    return 'reached'
+found = {}
+for name, expression in EXPRESSIONS.items():
+    try: found[name] = eval(expression)
+    except Exception as error: found[name] = type(error).__name__
+print('FOUND ' + json.dumps(found))
+"""
+
+
+def probed(expressions: dict[str, str]) -> str:
+    return PROBES.replace("EXPRESSIONS", repr(expressions))
+
+
+def found(made: Workshop, pattern: str) -> dict[str, object]:
+    """What the probes of the last job that printed any came to."""
+    outputs = sorted(made.study.glob(pattern), key=lambda path: path.stat().st_mtime)
+    lines = [line for path in outputs for line in path.read_text().splitlines() if line.startswith("FOUND ")]
+    return json.loads(lines[-1].removeprefix("FOUND "))
+
+
+def agents(
+    made: Workshop, expressions: dict[str, str], sandbox: dict[str, object], **agent: object
+) -> dict[str, object]:
+    """What an agent finds; its script lies beside the project, and it has a scorer's Python in ~/.cache."""
+    script = made.folder.parent / "agent.py"
+    script.write_text(probed(expressions))
+    policy = {"type": "agent", "patches": None, "agent": {"command": [sys.executable, str(script)], **agent}}
+    made.write(
+        policy={**made.keys["policy"], **policy},
+        target={**made.keys["target"], "sandbox": sandbox},
+        controller={"max_iterations": 1},
+    )
+    made.run()
+    return found(made, "trials/agent-*/*/agent.out")
+
+
+def scorers_python(made: Workshop, place: Path) -> Path:
+    """A virtual environment of the scorer's."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True)
+    made.write(target={**made.keys["target"], "eval_cmd": [str(place / "bin/python"), "score.py"]})
+    return place
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_an_agent_can_change_nothing_that_candidates_are_scored_by(tmp_path: Path, wide: bool) -> None:
+    """Nor read what is private from the project's history, however much of HOME is opened for it."""
+    made = separate(tmp_path)
+    home = tmp_path / "home"
+    (home / ".cache/uv").mkdir(parents=True)
+    (home / ".netrc").write_text("mine")
+    made.env |= {"XDG_CACHE_HOME": str(home / ".cache")}
+    venv = scorers_python(made, home / ".cache/venv")
+    (made.folder / "data/labels.json").chmod(0o644)
+    with socket.socket(socket.AF_UNIX) as service:
+        service.bind(str(tmp_path / "sock"))
+        service.listen()
+        probes = {
+            "its own folder": "write('src/new.py', 'A = 1')",
+            "its own /tmp": "write('/tmp/mine')",
+            "history": f"git('-C', {str(made.folder)!r}, 'show', 'HEAD:data/labels.json')",
+            "objects": f"listed({str(made.folder / '.git')!r})",
+            "labels": f"read({str(made.folder / 'data/labels.json')!r})",
+            "a renamed folder": f"os.rename({str(made.folder / 'data')!r}, {str(made.folder / 'old')!r})",
+            "the scorer": f"write({str(made.folder / 'score.py')!r})",
+            "the scorer's Python": f"write({str(venv / 'lib/sitecustomize.py')!r})",
+            "its packages": f"write({str(home / '.cache/uv/x')!r})",
+            "slots": f"listed({str(home / '.cache/metaloop/slots')!r})",
+            "the study": f"read({str(made.study / 'ledger.jsonl')!r})",
+            "a secret": f"read({str(home / '.netrc')!r})",
+            "a service in /tmp": f"dial({str(tmp_path / 'sock')!r})",
+            "HOME": f"write({str(home / 'notes')!r})",
+        }
+        opened = {"read": [str(tmp_path)], "write": [str(home)]} if wide else {}
+        seen = agents(made, probes, opened, home=wide)
+    assert (seen.pop("its own folder"), seen.pop("its own /tmp")) == ("written", "written")
+    assert seen.pop("HOME") == "written"  # in /tmp, here, and of that it has its own
+    assert (home / "notes").exists() == wide
+    assert seen.pop("a service in /tmp") == (
+        "reached" if wide else "FileNotFoundError"
+    )  # who shows it shows its sockets
+    assert seen.pop("history") == ""
+    assert len(seen.pop("slots")) == 1  # the way to its own
+    assert all(not value or str(value).endswith("Error") for value in seen.values()), seen
+    assert not (tmp_path / "mine").exists()
+    assert made.rows()[0]["value"] == pytest.approx(0.875)
+
+
+def test_what_is_shown_to_candidates_hides_what_was_hidden(tmp_path: Path) -> None:
+    """Private files, other candidates, studies, and secrets stay so where a folder above them is named; and what the
+    scorer's program is made of was never there.
+    """
+    made = separate(tmp_path)
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / ".netrc").write_text("mine")
+    venv = scorers_python(made, tmp_path / "elsewhere/venv")
+    probes = {
+        "labels": f"read({str(made.folder / 'data/labels.json')!r})",
+        "history": f"listed({str(made.folder / '.git')!r})",
+        "slots": f"listed({str(tmp_path / 'cache/metaloop/slots')!r})",
+        "the study": f"read({str(made.study / 'ledger.jsonl')!r})",
+        "a secret": f"read({str(home / '.netrc')!r})",
+        "its own folder": "listed('data')",
+    }
+    hidden = {
+        "the scorer's Python": f"listed({str(venv)!r})",
+        "what a private link leads to": f"read({str(tmp_path / 'truth')!r})",
+    }
+    made.write(
+        target={
+            **made.keys["target"],
+            "sandbox": {"read": [str(made.folder)]},
+        }
+    )
+    ideas(made, f"src/train.py\n```\n{probed(probes | hidden)}\n{TRAIN}\n```\n")
+    assert made.run().code == 0
+    narrow = found(made, "trials/0001/*/train.out")
+    assert all(str(narrow.pop(name)).endswith("Error") for name in hidden), narrow
+    made.write(name="t", target={**made.keys["target"], "sandbox": {"read": [str(tmp_path)]}})
+    assert made.run().code == 0
+    (wide,) = made.folder.glob(".metaloop/t/trials/0001/*/train.out")
+    seen = json.loads(wide.read_text().splitlines()[0].removeprefix("FOUND "))
+    assert seen.pop("the scorer's Python")  # the user showed it
+    for each in (narrow, seen):
+        assert each.pop("its own folder") == ["inputs.json"]
+        slots = each.pop("slots")
+        assert slots == "FileNotFoundError" or len(slots) == 1, slots  # the way to its own
+        assert all(not value or str(value).endswith("Error") for value in each.values()), each
+
+
+def test_what_is_prepared_may_be_private(tmp_path: Path) -> None:
+    """It is hidden from trials though it was not there when the study began."""
+    made = Workshop(tmp_path / "s", "")
+    (made.folder / "train.py").write_text(probed({"labels": "read('data/a.labels')", "data": "read('data/b.csv')"}))
+    prepare = "import os; os.mkdir('data'); open('data/a.labels', 'w').write('1'); open('data/b.csv', 'w').write('2')"
+    made.write(
+        target={
+            "prepare_cmd": [sys.executable, "-c", prepare],
+            "eval_cmd": [sys.executable, "-c", "print('score=%s' % open('data/a.labels').read())"],
+            "private": ["data/*.labels"],
+        },
+        controller={"max_iterations": 1},
+    )
+    done = made.run()
+    assert done.code == 0, done.err
+    assert [row["value"] for row in made.rows()] == [1.0]
+    assert found(made, "trials/0001/*/train.out") == {"labels": "PermissionError", "data": "2"}
+
+
+def test_what_is_prepared_in_a_folder_that_git_ignores_may_be_private(tmp_path: Path) -> None:
+    """Candidates have the folder by a link, and all in it but that; their scorer has that too."""
+    made = separate(tmp_path)
+    shutil.move(made.folder / "data", tmp_path / "made")
+    (made.folder / ".gitignore").write_text("data/\n")
+    git(made.folder, "add", "-A")
+    git(made.folder, "commit", "-qm", "without data")
+    prepare = f"import shutil; shutil.copytree({str(tmp_path / 'made')!r}, 'data')"
+    made.write(target={**made.keys["target"], "prepare_cmd": [sys.executable, "-c", prepare]})
+    probes = {"labels": "read('data/labels.json')", "folder": "len(listed('data'))"}
+    ideas(made, f"src/train.py\n```\n{probed(probes)}\n{TRAIN.replace('0.5', '0.75')}\n```\n")
+    done = made.run()
+    assert done.code == 0, done.err
+    assert [row["value"] for row in made.rows()] == pytest.approx([0.875, 0.9375])
+    assert found(made, "trials/0001/*/train.out") == {"labels": "PermissionError", "folder": 2}
+
+
 def without_bubblewrap(folder: Path) -> str:
     """A PATH with everything but bwrap."""
     place = folder / "bin"
@@ -201,7 +377,15 @@ def test_what_a_program_is_made_of(tmp_path: Path) -> None:
     (real / "bin/python3").chmod(0o755)
     assert made_of(str(tmp_path / "script"), [], f"{real}/bin") == (str(tmp_path / "script"), str(real))
     assert secrets(str(home)) == ()
-    assert caches(str(home), {"HF_HOME": str(real), "HOME": str(home), "PIP_CACHE_DIR": "relative"}) == (str(real),)
+    told = {"HF_HOME": str(real), "HOME": str(home), "PIP_CACHE_DIR": "relative", "JAVA_HOME": str(venv)}
+    told |= {
+        "A_CACHE": "/usr/lib",
+        "B_CACHE": "/",
+        "C_CACHE": str(home.parent),
+        "D_CACHE": str(home),
+        "E_CACHE": "/etc",
+    }
+    assert caches(str(home), told) == (str(real),)
 
 
 def test_employed_agents_still_work(tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Literal
@@ -347,6 +347,7 @@ async def _run(
         model=model,
         workspace=None if code is None else code.candidates(),
         inbox=FileInbox(file.folder),
+        private=_prepared(study, where),
         frozen=FrozenFiles(Path(where.cwd), watched(study, code)).changed,
         observers=tuple(observers),
     )
@@ -376,6 +377,16 @@ async def _run(
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
     return Outcome(study, closed, came[0] if came and closed is None else None, idle=False)
+
+
+def _prepared(study: Study, where: Surroundings) -> Callable[[], Sequence[str]]:
+    """Private files that are there once all is prepared."""
+    terms = study.the_terms
+    if not (terms.prepare and terms.private):
+        return tuple
+    from metaloop.studyfile import matching
+
+    return cache(lambda: _absolute(matching(Path(where.cwd), terms.private), where.cwd))
 
 
 def _model(study: Study, told: Callable[[str, str], None], noted: Callable[[str, str], None]) -> "Models | None":
@@ -614,7 +625,7 @@ def _unwritable(file: "StudyFile", cwd: str) -> Iterator[ConfigError]:
 
 def _ground(file: "StudyFile", where: Surroundings) -> Ground | None:
     """What of this machine trials are kept from, and what they need; None where nothing keeps them from anything."""
-    from metaloop.adapters.ground import caches, made_of, secrets
+    from metaloop.adapters.ground import caches, made_of, packages, secrets
     from metaloop.adapters.sandbox import climb
 
     rung = climb(file.bounds.sandbox.level)
@@ -628,19 +639,47 @@ def _ground(file: "StudyFile", where: Surroundings) -> Ground | None:
     def named(paths: Sequence[str]) -> tuple[str, ...]:
         return tuple(os.path.normpath(Path(where.cwd, Path(path).expanduser())) for path in paths)
 
+    def parts(keys: Callable[[str], bool]) -> tuple[str, ...]:
+        named = {command[0] for key, command in commands(file.terms) if keys(key)}
+        found = (where.programs[name] for name in named if name in where.programs)
+        return tuple(dict.fromkeys(path for each in found for path in made_of(each, apart, searched)))
+
+    env = {**where.env, **file.terms.env}
     return Ground(
-        programs=tuple(
-            dict.fromkeys(path for each in where.programs.values() for path in made_of(each, apart, searched))
-        ),
+        programs=parts(lambda key: key not in (*SCORING, "target.prepare_cmd")),
+        scoring=parts(lambda key: key in SCORING),
         tools=(*made_of(sys.executable, apart), where.carry[-1]),
         secrets=secrets(home),
-        caches=caches(home, {**where.env, **file.terms.env}),
-        private=tuple(os.path.realpath(Path(where.cwd, path)) for path in file.private),
-        hidden=(_studies(where.folder), str(slots(file.folder))),
+        caches=caches(home, env),
+        packages=packages(home, env),
+        project=where.cwd,
+        private=(*_absolute(file.private, where.cwd), *_history(file, where.cwd)),
+        hidden=(_studies(where.folder), str(slots(file.folder).parent)),
         read=named(own.read),
         write=named(own.write),
         mounts=rung.name == "bubblewrap",
     )
+
+
+SCORING = "target.eval_cmd", "target.holdout_cmd"
+"""The commands that say what a candidate is worth."""
+
+
+def _absolute(paths: Iterable[str], cwd: str) -> tuple[str, ...]:
+    return tuple(os.path.realpath(Path(cwd, path)) for path in paths)
+
+
+def _history(file: "StudyFile", cwd: str) -> tuple[str, ...]:
+    """Where git keeps what is private, if anything is: its own folder, and what it shares with others."""
+    if not file.terms.private:
+        return ()
+    from metaloop.adapters.workspace.git import checkout, common
+
+    found = checkout(Path(cwd))
+    if found is None:
+        return ()
+    shared = common(found[0]).resolve()
+    return tuple(dict.fromkeys((str(found[0]), str(shared))))
 
 
 def _studies(folder: str) -> str:

@@ -94,6 +94,7 @@ Observer: TypeAlias = Callable[[Sequence[Entry], Study], None]
 class World:
     """What the engine acts through. `nonce` gives a new text each time; `now` is a monotonic clock, in seconds.
 
+    `private`: files that no candidate may see and that were not there when `where` was looked at; absolute paths.
     `frozen` says what changed that may not; with anything to say, nothing is started and no result is believed.
     """
 
@@ -105,6 +106,7 @@ class World:
     model: Model | None = None
     workspace: Workspace | None = None
     inbox: Inbox | None = None
+    private: Callable[[], Sequence[str]] = tuple
     frozen: Callable[[], str] = str
     observers: tuple[Observer, ...] = ()
 
@@ -200,13 +202,27 @@ def commit(
     return entries
 
 
-async def placed(study: Study, workspace: Workspace | None, where: Surroundings, trial: int, lane: int) -> Surroundings:
-    """Where a run happens: the trial's own directory, made for it, in a code study."""
-    if workspace is None or trial == PREPARE:
+async def placed(
+    study: Study,
+    workspace: Workspace | None,
+    where: Surroundings,
+    trial: int,
+    lane: int,
+    private: Callable[[], Sequence[str]] = tuple,
+) -> Surroundings:
+    """Where a run happens: the trial's own directory, made for it, in a code study; else where all do, with what has
+    come to be `private` since it was looked at.
+    """
+    if trial == PREPARE:
+        return where
+    if where.ground is not None:
+        where = dataclasses.replace(where, ground=where.ground.without(private()))
+    if workspace is None:
         return where
     scoring = await workspace.scoring(lane) if study.the_terms.tier == "separate" else ""
     cwd = await workspace.open(lane, study.overlay(study.trials[trial].change))
-    return dataclasses.replace(where, cwd=cwd, scoring=scoring, linked=tuple(workspace.linked()))
+    linked, scored = tuple(workspace.linked()), tuple(workspace.linked(scoring=True))
+    return dataclasses.replace(where, cwd=cwd, scoring=scoring, linked=linked, scored=scored)
 
 
 async def amiss(study: Study, workspace: Workspace | None, trial: int, lane: int) -> Failed | None:
@@ -449,7 +465,7 @@ class Engine:
         self._check_frozen()
         world, attempt = self.world, run.attempt + 1
         try:
-            where = await placed(self.study, self.world.workspace, self.world.where, act.trial, lane)
+            where = await placed(self.study, world.workspace, world.where, act.trial, lane, world.private)
         except UsageError as error:  # no directory can hold this candidate
             failed = Failed("build", str(error))
             self._append(Started(act.trial, act.run, attempt, lane, ""), Finished(act.trial, act.run, attempt, failed))

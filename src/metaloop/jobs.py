@@ -43,6 +43,8 @@ class Surroundings:
     """What of the machine matters to trials; None where nothing keeps them from it."""
     linked: tuple[str, ...] = ()
     """What links in a candidate's directory lead to."""
+    scored: tuple[str, ...] = ()
+    """What links in the directory lead to where it is scored."""
 
 
 def job(study: Study, trial: int, run: int, *, attempt: int, lane: int, nonce: str, where: Surroundings) -> Job:
@@ -78,7 +80,8 @@ def _walls(study: Study, step: Step, steps: Sequence[Step], directory: str, wher
     """With the files that hold what the job's steps print: those it may read."""
     if where.ground is None:
         return None
-    walls = around(study.the_terms, study.bounds.sandbox, where.ground, step, where.cwd, directory, where.linked)
+    linked = where.scored if step.cwd else where.linked
+    walls = around(study.the_terms, study.bounds.sandbox, where.ground, step, where.cwd, directory, linked)
     if walls is None or not where.ground.mounts:
         return walls
     streams = (f"{directory}/{each.name}.{end}" for each in steps for end in ("out", "err"))
@@ -99,7 +102,8 @@ def session(study: Study, round: int, lane: int, nonce: str, bench: Bench, where
     env = {**where.env, **{name: where.agent[name] for name in spec.env_allow if name in where.agent}, **told}
     step, directory = Step("agent", tuple(argv), spec.timeout_s), f"{where.folder}/trials/agent-{round:04}/{nonce}"
     if where.ground:
-        ground = replace(where.ground, read=(*where.ground.read, bench.file))
+        named = (word for word in spec.command if word.startswith("/"))  # scripts, wherever they are
+        ground = replace(where.ground, read=(*where.ground.read, bench.file, *named))
         ground = replace(ground, write=(*ground.write, home)) if home else ground
         step = msgspec.structs.replace(
             step, walls=around(terms, study.bounds.sandbox, ground, step, bench.cwd, directory)

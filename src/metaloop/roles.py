@@ -250,8 +250,8 @@ class Workspace(Protocol):
         """
         ...
 
-    def linked(self) -> Sequence[str]:
-        """What links in the directories that were opened lead to, outside of them."""
+    def linked(self, *, scoring: bool = False) -> Sequence[str]:
+        """What links in trials' directories, or in those for scoring, lead to, outside of them."""
         ...
 
     async def touched(self, lane: int, paths: Collection[str]) -> Sequence[str] | None:

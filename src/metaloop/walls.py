@@ -5,7 +5,8 @@ a candidate's sees what is named here and no network. A scorer sees what candida
 that a candidate could have prepared.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from metaloop.roles import Step, Walls
 from metaloop.terms import Sandbox, Terms
@@ -15,74 +16,104 @@ from metaloop.terms import Sandbox, Terms
 class Ground:
     """What of this machine matters to trials; absolute paths, without links.
 
-    `programs`: what the study's programs are made of. `tools`: the same of our own. `secrets`: what in HOME is nobody's
-    business. `caches`: where programs keep what may be used again. `private`: what no candidate may see. `hidden`:
-    folders of studies, and of other candidates. `read`, `write`: what the user named besides.
+    `programs`: what candidates' commands are made of. `scoring`: the same of those that score them. `tools`: of our
+    own. `secrets`: what in HOME is nobody's business. `caches`: where programs keep what may be used again. `packages`:
+    of these, what installed packages may share their files with. `project`: the user's own folder. `private`: what no
+    candidate may see, and where git keeps it. `hidden`: folders of studies, and of all candidates. `read`, `write`:
+    what the user named besides.
     """
 
     programs: tuple[str, ...] = ()
+    scoring: tuple[str, ...] = ()
     tools: tuple[str, ...] = ()
     secrets: tuple[str, ...] = ()
     caches: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
+    project: str = ""
     private: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
     read: tuple[str, ...] = ()
     write: tuple[str, ...] = ()
     mounts: bool = False
-    """Whether a file may be held otherwise than the folder that it is in; Landlock does not know that."""
+    """Whether a file may be held otherwise than the folder that it is in, and a folder be one's own, as /tmp; Landlock
+    knows neither.
+    """
+
+    def without(self, private: Sequence[str]) -> "Ground":
+        """The same, but for what has come to be private as well."""
+        more = tuple(path for path in private if path not in self.private)
+        return replace(self, private=(*self.private, *more)) if more else self
 
 
 SCORERS = "evaluate", "holdout"
 """Steps that are nobody's but the user's, and see what is private."""
 
 COMMON = "/tmp", "/var/tmp"
-"""Where every program of the user's own may write."""
+"""Where every program of the user's own may write. Services have sockets there too: an agent has a /tmp of its own."""
+
+AGENTS_TMP = 4 << 30
+"""Bytes of that."""
 
 
 def around(
     terms: Terms, own: Sandbox, ground: Ground, step: Step, cwd: str, directory: str, linked: tuple[str, ...] = ()
 ) -> Walls | None:
     """The walls of a step that runs in `cwd`, with the job's own folder `directory`; None for what runs once, before
-    all trials. `own`: what the user wants otherwise. `linked`: what links in a candidate's directory lead to.
+    all trials. `own`: what the user wants otherwise. `linked`: what links in the step's directory lead to.
     """
     if step.name == "prepare":
         return None
-    if step.name == "agent" or not terms.mutable:
+    if step.name == "agent":
+        return _agents(ground, cwd, directory)
+    if not terms.mutable:
         return _users(own, ground, step, cwd, directory)
     return _candidates(terms, own, ground, step, cwd, directory, linked)
 
 
 def _users(own: Sandbox, ground: Ground, step: Step, cwd: str, directory: str) -> Walls:
-    """A program of the user's: a trial that has no code of its own, or a coding agent."""
+    """A trial that has no code of its own."""
     private = () if step.name in SCORERS else ground.private
-    hidden = (*ground.secrets, *ground.hidden, *private)
-    agent = step.name == "agent"
     return Walls(
         host=True,
         read=ground.read,
         write=(cwd, directory, *COMMON, *ground.caches, *ground.write),
-        hidden=tuple(path for path in hidden if not _named(path, (*ground.read, *ground.write))),
-        network=agent or own.network is not False,
-        devices=agent or own.devices is not False,
+        hidden=(*_unnamed(ground), *ground.hidden, *private),
+        network=own.network is not False,
+        devices=own.devices is not False,
         scratch=None,
+    )
+
+
+def _agents(ground: Ground, cwd: str, directory: str) -> Walls:
+    """A coding agent. Whatever of the machine it may write to, what scores candidates is made of is not among it."""
+    made = (*ground.programs, *ground.scoring, *ground.tools, *ground.packages, ground.project)
+    return Walls(
+        host=True,
+        read=(*ground.read, *made),
+        write=(cwd, directory, *(() if ground.mounts else COMMON), *ground.write),
+        hidden=(*_unnamed(ground), *ground.hidden, *ground.private),
+        network=True,
+        devices=True,
+        scratch=AGENTS_TMP if ground.mounts else None,
     )
 
 
 def _candidates(
     terms: Terms, own: Sandbox, ground: Ground, step: Step, cwd: str, directory: str, linked: tuple[str, ...]
 ) -> Walls:
-    scores = terms.tier == "separate" and step.name in SCORERS
+    scorer = step.name in SCORERS
+    apart = scorer and terms.tier == "separate"
     carries = step.name == "outputs"
-    programs = ground.tools if carries else ground.programs
+    programs = ground.tools if carries else (*ground.programs, *(ground.scoring if scorer else ()))
     return Walls(
-        read=(*programs, *linked, *ground.read, *(ground.private if scores else ()), *((cwd,) if carries else ())),
-        write=(step.cwd or cwd, directory, *(() if scores or carries else ground.write)),
-        hidden=() if scores else ground.private,
+        read=(*programs, *linked, *ground.read, *(ground.private if apart else ()), *((cwd,) if carries else ())),
+        write=(step.cwd or cwd, directory, *(() if apart or carries else ground.write)),
+        hidden=(*_unnamed(ground), *ground.hidden, *(() if apart else ground.private)),
         network=own.network is True,
         devices=own.devices is True,
     )
 
 
-def _named(path: str, named: tuple[str, ...]) -> bool:
-    """Whether the user named it, or what it is in."""
-    return any(path == each or path.startswith(f"{each}/") for each in named)
+def _unnamed(ground: Ground) -> tuple[str, ...]:
+    """Secrets that the user did not name themselves; to name what they are in opens none."""
+    return tuple(path for path in ground.secrets if path not in (*ground.read, *ground.write))

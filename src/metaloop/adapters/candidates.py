@@ -126,8 +126,8 @@ class Candidates:
     async def scoring(self, lane: int) -> str:
         return str(await self._slots.open(lane, {}, SCORING))
 
-    def linked(self) -> Sequence[str]:
-        return self._slots.linked()
+    def linked(self, *, scoring: bool = False) -> Sequence[str]:
+        return self._slots.linked(SCORING if scoring else "")
 
     async def touched(self, lane: int, paths: Collection[str]) -> Sequence[str] | None:
         top, overlay = self._paths[lane], self._overlays[lane]

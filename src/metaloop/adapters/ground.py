@@ -15,8 +15,17 @@ SECRETS = (
 )
 """What people keep in HOME that no trial has any business with."""
 
+OURS = ("/bin/", "/boot/", "/dev/", "/etc/", "/lib/", "/lib64/", "/proc/", "/sbin/", "/sys/", "/usr/")
+"""Where the system is: no cache lies there, whatever a variable says."""
+
 PARTS = ("bin", "sbin", "lib", "lib32", "lib64", "libexec", "include", "etc", "ssl", "pyvenv.cfg")
 """What programs are made of, where their folder holds more than that."""
+
+KEEPING = ("HF_HOME", "TORCH_HOME", "KERAS_HOME", "MPLCONFIGDIR", "NLTK_DATA", "WANDB_DIR")
+"""Variables that lead to a cache without saying so."""
+
+PACKAGES = (".cache/uv", ".cache/pip", ".cache/pypoetry", ".cache/rattler", ".conda/pkgs")
+"""Where in HOME installers keep packages: the files of environments may be the same, by hard links."""
 
 SYSTEM = (Path("/"), Path("/usr"), Path("/usr/local"))
 """Where everybody's programs are: they are there anyway."""
@@ -28,12 +37,24 @@ def secrets(home: str) -> tuple[str, ...]:
 
 
 def caches(home: str, env: Mapping[str, str]) -> tuple[str, ...]:
-    """Where programs keep what may be used again: ~/.cache, and folders that variables with CACHE in their names, or
-    HOME at the end, lead to; but for HOME itself.
+    """Where programs keep what may be used again: ~/.cache, and what variables with CACHE in their names, or KEEPING,
+    lead to. None of it is the system's own, or holds HOME.
     """
-    told = [env[name] for name in env if name != "HOME" and ("CACHE" in name or name.endswith("_HOME"))]
-    found = [Path(path) for path in (*([f"{home}/.cache"] if home else ()), *told)]
-    return tuple(dict.fromkeys(str(path) for path in found if path.is_absolute() and path.is_dir()))
+    told = [env[name] for name in env if "CACHE" in name or name in KEEPING]
+    found = (os.path.normpath(path) for path in (*([f"{home}/.cache"] if home else ()), *told))
+    return tuple(dict.fromkeys(path for path in found if Path(path).is_dir() and _may_hold(path, home)))
+
+
+def _may_hold(path: str, home: str) -> bool:
+    above = path.rstrip("/") + "/"
+    ours = any(above == folder or above.startswith(folder) for folder in OURS)
+    return path.startswith("/") and above != "//" and not ours and not f"{home}/".startswith(above)
+
+
+def packages(home: str, env: Mapping[str, str]) -> tuple[str, ...]:
+    """Where installers keep packages."""
+    told = (env[name] for name in ("UV_CACHE_DIR", "PIP_CACHE_DIR") if name in env)
+    return tuple(path for path in (*(f"{home}/{name}" for name in PACKAGES if home), *told) if Path(path).is_dir())
 
 
 def made_of(program: str, apart: Sequence[str], path: str = "") -> tuple[str, ...]:

@@ -382,8 +382,9 @@ class Checks:
         faults: list[Fault] = []
         mutable = tree.matched(by_place("mutable", policy.mutable_file, policy.mutable), faults)
         frozen = tree.matched(by_place("frozen", policy.frozen_file, policy.frozen), faults)
-        private = self.document.target.private
-        hidden = tree.matched({("target", "private", index): glob for index, glob in enumerate(private)}, faults)
+        private, prepares = self.document.target.private, bool(self.document.target.prepare_cmd)
+        named: dict[Place, str] = {("target", "private", index): glob for index, glob in enumerate(private)}
+        hidden = tree.matched(named, faults, later=prepares)
         for path in mutable.keys() & hidden.keys():
             message = f"{path!r} is both mutable and private; take it out of one of them"
             faults.append(Fault(hidden[path], message))

@@ -45,11 +45,13 @@ class Tree:
     def resolved(self, path: str) -> Path:
         return (self.root / path).resolve()
 
-    def matched(self, globs: Mapping[Place, str], faults: list[Fault]) -> dict[str, Place]:
-        """The files that each glob matches, with the glob's place; a fault for one that matches none or leaves."""
+    def matched(self, globs: Mapping[Place, str], faults: list[Fault], *, later: bool = False) -> dict[str, Place]:
+        """The files that each glob matches, with the glob's place; a fault for one that leaves, or that matches none
+        unless what it matches may come `later`.
+        """
         matched: dict[str, Place] = {}
         for at, glob in globs.items():
-            paths = self._paths(glob)
+            paths = self._paths(glob, later)
             if isinstance(paths, str):
                 faults.append(Fault(at, paths))
                 continue
@@ -57,7 +59,7 @@ class Tree:
                 matched.setdefault(path, at)
         return matched
 
-    def _paths(self, glob: str) -> list[str] | str:
+    def _paths(self, glob: str, later: bool) -> list[str] | str:
         """The files of one glob, or what is wrong with it."""
         pure = PurePath(glob)
         if pure.is_absolute() or ".." in pure.parts:
@@ -73,7 +75,7 @@ class Tree:
         if closed := next((folder for folder in self.unreadable if _may_reach(glob, folder)), None):
             return f"expected folders that can be read, found {closed!r}, which cannot"
         nothing = f"expected a file in {self.root}, found none that matches {glob[:80]!r}; correct it or remove it"
-        return paths or nothing
+        return paths if paths or later else nothing
 
     def _known(self, pure: PurePath) -> list[str]:
         name = pure.as_posix()

@@ -161,7 +161,7 @@ class MemoryWorkspace:
     async def scoring(self, lane: int) -> str:  # noqa: ARG002 - any lane
         return "{}"
 
-    def linked(self) -> Sequence[str]:
+    def linked(self, *, scoring: bool = False) -> Sequence[str]:  # noqa: ARG002 - there are none
         return ()
 
     async def touched(self, lane: int, paths: Collection[str]) -> Sequence[str] | None:  # noqa: ARG002 - any lane

@@ -69,11 +69,10 @@ class Slots:
             raise ExecutorError(f"{path}: cannot be written: {error.strerror}") from error
         return path
 
-    def linked(self) -> tuple[str, ...]:
-        """What links in slots lead to, outside of them."""
-        bases = self._bases.values()
-        links = ({**base.outside, **base.redirected, **base.linked} for base in bases)
-        found = {path for each in links for path in each.values()}
+    def linked(self, kind: str = "") -> tuple[str, ...]:
+        """What links in slots of a kind lead to, outside of them."""
+        base = self._bases[kind]
+        found = {*base.outside.values(), *base.redirected.values(), *base.linked.values()}
         return tuple(sorted(path for path in found if path.startswith("/")))
 
     async def adopt(self, lane: int, overlay: Mapping[str, str], kind: str = "") -> Path:
