@@ -28,9 +28,9 @@ def ours(trials: int, folder: Path) -> float:
     """Milliseconds a trial over the last 500 (or fewer): the real engine, the real ledger, jobs that cost nothing."""
     from metaloop.events import Finished
     from metaloop.terms import Baseline, Terms
-    from metaloop.values import Objective, Range
+    from metaloop.values import Objective, Range, Space
 
-    space = {f"p{number}": Range(0.0, 1.0) for number in range(5)}
+    space: Space = {f"p{number}": Range(0.0, 1.0) for number in range(5)}
     terms = Terms("t", Objective("score", "max"), ("t",), "random", space, baseline=Baseline("none"))
     marks = deque[float](maxlen=min(501, trials // 2))
 

@@ -115,7 +115,7 @@ BOOSTING = HERE / "data" / "boosting.json"
 def boosting() -> Task:
     """A table of ours, which nobody can have read of: see `tabulate`."""
     losses = json.loads(BOOSTING.read_text(encoding="utf-8"))
-    table = dict(zip(product(*GRID.values()), losses, strict=True))
+    table: dict[tuple[Scalar, ...], float] = dict(zip(product(*GRID.values()), losses, strict=True))
     space: Space = {
         "learning_rate": Range(0.01, 0.5, log=True),
         "n_estimators": Range(25, 400, log=True, whole=True),

@@ -49,9 +49,9 @@ def ours(seconds: float, trials: int, folder: Path, asked: bool = False) -> floa
     from metaloop.jobs import Surroundings
     from metaloop.terms import Baseline, Bounds, Host, Terms
     from metaloop.testing import ScriptedModel
-    from metaloop.values import Objective, Range
+    from metaloop.values import Objective, Range, Space
 
-    space = {f"p{number}": Range(0.0, 1.0) for number in range(5)}
+    space: Space = {f"p{number}": Range(0.0, 1.0) for number in range(5)}
     baseline = Baseline(repeats=1) if asked else Baseline("none")
     policy = "llm" if asked else "random"
     terms = Terms("t", Objective("score", "max"), command(seconds), policy, space, baseline=baseline)

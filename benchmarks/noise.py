@@ -21,6 +21,7 @@ from functools import partial
 from itertools import product
 from random import Random
 from statistics import fmean
+from typing import Literal
 
 from metaloop.config import thought_of
 from metaloop.evaluators.judge import confirming, decide, measuring
@@ -33,10 +34,12 @@ from metaloop.roles import Thought
 from metaloop.study import Study, View, fold
 from metaloop.terms import Baseline, Bounds, Terms
 from metaloop.testing import Lab, Machine
-from metaloop.values import Objective, Params, Proposal, Range, Scalar
+from metaloop.values import Objective, Params, Proposal, Range, Scalar, Space
+
+Rule = Literal["proven", "provisional", "strict"]
 
 
-def run(kind: str, rule: str, rho: float, candidates: int, step: float, at: int, seed: int) -> Study:
+def run(kind: str, rule: Rule, rho: float, candidates: int, step: float, at: int, seed: int) -> Study:
     """One study. Candidate number `at` is better by `step`; all others are nulls."""
 
     def function(values: dict[str, Scalar], run_seed: int) -> str:
@@ -79,7 +82,7 @@ def draw(kind: str, dice: Random) -> float:
             return dice.gauss(0, 1)
 
 
-def null(kind: str, rule: str, rho: float, seed: int) -> tuple[int, int, float]:
+def null(kind: str, rule: Rule, rho: float, seed: int) -> tuple[int, int, float]:
     """False keeps; extra runs a candidate, times 100; what the best is said to be (its truth is 0)."""
     study = run(kind, rule, rho, 100, 0.0, 0, seed)
     kept = [t for t in study.trials.values() if t.kept and not t.provisional and t.number]
@@ -88,14 +91,14 @@ def null(kind: str, rule: str, rho: float, seed: int) -> tuple[int, int, float]:
     return len(kept), extra, best
 
 
-def power(kind: str, rule: str, rho: float, step: float, at: int, seed: int) -> tuple[bool, float | None]:
+def power(kind: str, rule: Rule, rho: float, step: float, at: int, seed: int) -> tuple[bool, float | None]:
     """Whether the step is kept, and by how much the headline's gain misses it."""
     study = run(kind, rule, rho, at, step, at, seed)
     headline = study.headline
     return study.trials[at].kept, None if headline is None or headline.gain is None else headline.gain - step
 
 
-def night(rule: str, rho: float, candidates: int, seed: int) -> tuple[int, int, float, int, float]:
+def night(rule: Rule, rho: float, candidates: int, seed: int) -> tuple[int, int, float, int, float]:
     """False keeps and keeps; the true gain of the best; runs; by how much the best is said to be better than it is."""
 
     def function(values: dict[str, Scalar], run_seed: int) -> str:
@@ -110,7 +113,7 @@ def night(rule: str, rho: float, candidates: int, seed: int) -> tuple[int, int, 
         point: dict[str, Scalar] = {"i": view.round, "worth": worth + step}
         return conclude([Proposal(Params(point), by="night", parent=view.leader.number)])
 
-    space = {"i": Range(0, 1e6, step=1, whole=True), "worth": Range(-1e6, 1e6)}
+    space: Space = {"i": Range(0, 1e6, step=1, whole=True), "worth": Range(-1e6, 1e6)}
     terms = Terms(
         "night", Objective("score", "max"), ("train",), "grid", space, rule=rule, seed=seed,
         baseline=Baseline("params", params={"i": 0, "worth": 0.0}),
@@ -119,14 +122,14 @@ def night(rule: str, rho: float, candidates: int, seed: int) -> tuple[int, int, 
     lab = Lab(terms, thought, Machine(function), Bounds(candidates, no_improve_limit=0, failure_rate_limit=1.0))
     lab.session()
     study = fold(lab.entries)
-    assert study.incumbent is not None
-    assert study.incumbent.score is not None
+    best = study.incumbent
+    assert best is not None
+    assert best.score is not None
     worth = {t.number: float(t.change.values["worth"]) for t in study.trials.values()}
     kept = [t for t in study.trials.values() if t.kept and not t.provisional and t.number and t.score]
     beaten = [t.beat if t.score is None or t.score.test is None else t.score.test.against for t in kept]
     false = sum(worth[t.number] <= worth[other or 0] for t, other in zip(kept, beaten, strict=True))
     runs = sum(len(t.runs) for t in study.trials.values())
-    best = study.incumbent
     return false, len(kept), worth[best.number], runs, best.score.value - worth[best.number]
 
 
@@ -177,7 +180,7 @@ def wilson(hits: int, of: int) -> str:
     return f"{100 * hits / of:.1f} [{100 * (centre - half):.1f}, {100 * (centre + half):.1f}]"
 
 
-NULLS = (
+NULLS: tuple[tuple[Rule, str, float], ...] = (
     ("proven", "normal", 0.0),
     ("proven", "normal", 0.5),
     ("proven", "t3", 0.0),
@@ -199,7 +202,13 @@ TREES: tuple[tuple[str, Strategy], ...] = (
 )
 
 
-NIGHTS = (("strict", 60), ("strict", 260), ("proven", 60), ("provisional", 60), ("provisional", 150))
+NIGHTS: tuple[tuple[Rule, int], ...] = (
+    ("strict", 60),
+    ("strict", 260),
+    ("proven", 60),
+    ("provisional", 60),
+    ("provisional", 150),
+)
 """Rules, and for how many candidates: some of them for about as many runs as the proven rule takes for 60."""
 
 

@@ -45,7 +45,8 @@ RULES: dict[str, Rule] = {
 
 def study(curves: list[list[float]], rule: Rule) -> tuple[int, int | None]:
     """Steps that were spent, and the number of the trial that won."""
-    spent, winner, past = 0, None, []
+    spent, past = 0, list[list[Report]]()
+    winner: int | None = None
     for number, curve in enumerate(curves):
         target = None if winner is None else curves[winner][-1]
         mine: list[Report] = []

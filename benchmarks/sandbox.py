@@ -75,8 +75,8 @@ def rungs() -> list[Rung]:
 async def measured(trials: int, folder: Path) -> list[Kind]:
     kinds, executors = [Kind("bare", bare)], []
     ways: list[tuple[str, Rung | None, bool | None]] = [("limits only", None, None)]
-    for rung in rungs():
-        ways += [(rung.name, rung, False), (f"{rung.name}, host", rung, True)]
+    for climbed in rungs():
+        ways += [(climbed.name, climbed, False), (f"{climbed.name}, host", climbed, True)]
     for lane, (name, rung, host) in enumerate(ways):
         executors.append(LocalExecutor(folder / name, rung=rung))
         kinds.append(Kind(name, kept(executors[-1], folder, lane, host)))

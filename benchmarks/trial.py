@@ -98,9 +98,9 @@ def ours(trials: int, folder: Path) -> tuple[list[dict[str, float]], list[float]
     from metaloop.events import Resumed
     from metaloop.jobs import Surroundings
     from metaloop.terms import Baseline, Bounds, Host, Terms
-    from metaloop.values import Objective, Range
+    from metaloop.values import Objective, Range, Space
 
-    space = {f"p{number}": Range(0.0, 1.0) for number in range(5)}
+    space: Space = {f"p{number}": Range(0.0, 1.0) for number in range(5)}
     terms = Terms("t", Objective("score", "max"), COMMAND, "random", space, baseline=Baseline("none"))
     timed = Timed(LocalExecutor(folder / "lanes"))
 
@@ -110,7 +110,7 @@ def ours(trials: int, folder: Path) -> tuple[list[dict[str, float]], list[float]
             ledger, Session(terms, Resumed(Bounds(trials, no_improve_limit=0), Host("x"), "0", "none", ""))
         )
         where = Surroundings(str(folder), str(folder), {}, {})
-        world = World(ledger, timed, where, lambda: secrets.token_hex(6), time.monotonic)  # type: ignore[arg-type]
+        world = World(ledger, timed, where, lambda: secrets.token_hex(6), time.monotonic)
         await Engine(study, thought_of(terms), world).run()
         await timed.close()
         ledger.close()

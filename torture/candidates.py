@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from crashes import exact, random_kills
 from harness import SCRIPT, Bench, began, missing
 
+from metaloop.exports import Canonical
+
 KINDS = ("pwrite64", "write", "fdatasync", "sendto", "rename", "unlink", "mkdir", "rmdir", "symlink", "vfork")
 """Calls of the controller itself; what it has git do is between them."""
 
@@ -85,7 +87,7 @@ class Patches(Bench):
             if path.is_file()
         }
 
-    def problems(self, reference: dict, kills: int, runs: int) -> list[str]:
+    def problems(self, reference: Canonical, kills: int, runs: int) -> list[str]:
         after = self.state()
         changed = sorted(path for path in {*self.before, *after} if self.before.get(path) != after.get(path))
         slots = [

@@ -20,7 +20,7 @@ from pathlib import Path
 from metaloop.adapters.ledger import integrity, read_ledger
 from metaloop.errors import MetaloopError
 from metaloop.events import Entry, Resumed, Started
-from metaloop.exports import canonical
+from metaloop.exports import Canonical, canonical
 from metaloop.study import fold
 
 METALOOP = Path(sys.executable).with_name("metaloop")
@@ -138,7 +138,7 @@ class Bench:
         """Every hash checked. Raises MetaloopError where the ledger is damaged."""
         return tuple(read_ledger(self.study)) if (self.study / "ledger.sqlite").exists() else ()
 
-    def told(self) -> dict:
+    def told(self) -> Canonical:
         entries = self.entries()
         return canonical(fold(entries), entries, True, integrity(self.study))
 
@@ -173,7 +173,7 @@ class Bench:
             return None
         return next((e.unix - since for e in entries[last:] if isinstance(e.event, Started)), None)
 
-    def problems(self, reference: dict, kills: int, runs: int) -> list[str]:
+    def problems(self, reference: Canonical, kills: int, runs: int) -> list[str]:
         """Everything that is not as in a study that was left alone, which ran `runs` times. `kills` pay for runs."""
         wait_for(lambda: not self.alive(), 1.0)
         try:
@@ -218,10 +218,10 @@ def wait_for(condition: Callable[[], object], seconds: float = 20.0) -> bool:
     return True
 
 
-_references: dict[tuple, tuple[dict, int]] = {}
+_references: dict[tuple[type[Bench], int, int, Path | None], tuple[Canonical, int]] = {}
 
 
-def reference(like: Bench) -> tuple[dict, int]:
+def reference(like: Bench) -> tuple[Canonical, int]:
     """What a study like this one comes to when it is left alone, and how often its script runs."""
     key = (type(like), like.trials, like.lanes, like.source)
     if key not in _references:

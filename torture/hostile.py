@@ -23,9 +23,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 from harness import METALOOP, began, missing
 
 from metaloop.adapters.workspace.trash import deleted
+from metaloop.records import Row
 
 HONEST = "LR = 0.1\ndef predict(x):\n    return LR * x\n"
 LABELS = [round(0.5 * x + 0.01 * ((x * 7919) % 1 - 0.5), 6) for x in (n / 10 for n in range(-20, 21))]
@@ -373,12 +375,12 @@ class Field:
     def study(self) -> Path:
         return self.folder / "project/.metaloop/s"
 
-    def rows(self) -> list[dict]:
-        words = [METALOOP, "export", "--format", "jsonl"]
+    def rows(self) -> list[Row]:
+        words = [str(METALOOP), "export", "--format", "jsonl"]
         told = subprocess.run(
             words, cwd=self.folder / "project", env=self.env, capture_output=True, text=True, check=True
         )
-        return [json.loads(line) for line in told.stdout.splitlines()]
+        return [msgspec.json.decode(line, type=Row) for line in told.stdout.splitlines()]
 
 
 def patch(text: str) -> Iterator[str]:
@@ -401,11 +403,12 @@ def socket_server() -> int:
     import socket
 
     listener, other = socket.create_server(("127.0.0.1", 0)), socket.socket(socket.AF_UNIX)
-    other.bind(f"\0metaloop-torture-{listener.getsockname()[1]}")
+    port: int = listener.getsockname()[1]
+    other.bind(f"\0metaloop-torture-{port}")
     other.listen()
     for each in (listener, other):
         threading.Thread(target=lambda each=each: [each.accept() for _ in iter(int, 1)], daemon=True).start()
-    return listener.getsockname()[1]
+    return port
 
 
 # ---- what is left ----------------------------------------------------------------------------------------------------
@@ -451,21 +454,21 @@ def judged(place: Field, before: dict[str, set[str]], grown: int) -> tuple[int, 
     rows = place.rows()
     forged = kept = 0
     for r in rows[1:]:
-        name = r["by"].partition(": ")[2]
-        worth = r["value"]
-        kept += r["decision"] == "keep"
+        name = r.by.partition(": ")[2]
+        worth = r.value
+        kept += r.decision == "keep"
         if "zz-control" in name:
-            if r["decision"] != "keep":
-                place.problems.append(f"the honest control was not kept: {r['verdict']}, {r['reason'] or r['why']}")
+            if r.decision != "keep":
+                place.problems.append(f"the honest control was not kept: {r.verdict}, {r.reason or r.why}")
             continue
-        if worth is not None and worth > MOST and (place.tier != "parameters" or r["decision"] == "keep"):
+        if worth is not None and worth > MOST and (place.tier != "parameters" or r.decision == "keep"):
             forged += 1
             print(f"  forged: {name}: {worth}")
-        reached = [sign for path in place.study.glob(f"trials/{r['trial']:04}/*/*.out") for sign in SIGNS
-                   if sign.encode() in path.read_bytes()]  # fmt: skip
+        reached = {sign for path in place.study.glob(f"trials/{r.trial:04}/*/*.out") for sign in SIGNS
+                   if sign.encode() in path.read_bytes()}  # fmt: skip
         own = {"EGRESS OK", "POISON SEEN"} if place.tier == "parameters" else set()  # what programs of the user's may
-        if reached := set(reached) - own:
-            place.problems.append(f"{name}: {', '.join(sorted(set(reached)))}")
+        if reached := reached - own:
+            place.problems.append(f"{name}: {', '.join(sorted(reached))}")
     everything = b"".join(p.read_bytes() for p in place.study.rglob("*") if p.is_file() and not p.is_symlink())
     if b"canary-secret" in everything:
         place.problems.append("the controller's key stands in the study")
@@ -473,8 +476,8 @@ def judged(place: Field, before: dict[str, set[str]], grown: int) -> tuple[int, 
     if left := alive(place.study):
         place.problems.append(f"processes are left: {left}")
     for what, there in host(place.study).items():
-        own = what == "files" and place.tier == "parameters"  # a program of the user's own may write where others do
-        if (more := there - before[what]) and not own:
+        fine = what == "files" and place.tier == "parameters"  # a program of the user's own may write where others do
+        if (more := there - before[what]) and not fine:
             place.problems.append(f"{what} are left: {sorted(more)[:5]}")
     if slots := list((place.folder / "cache").glob("metaloop/slots/*/*")):
         place.problems.append(f"candidates' folders are left: {slots[:5]}")

@@ -16,12 +16,14 @@ import io
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NotRequired, TypedDict
 
 import msgspec
 
 from metaloop.events import Entry, once
 from metaloop.records import Row, row, rows, totals
 from metaloop.study import Study
+from metaloop.values import Scalar
 
 COLUMNS = (
     "trial", "role", "status", "decision", "value", "runs", "sd", "against", "gain", "noise", "seconds", "params",
@@ -140,7 +142,22 @@ def table_line(study: Study, trial: int) -> str:
     return line(full(study, row(study, study.trials[trial])))
 
 
-def canonical(study: Study, entries: Iterable[Entry], chain_ok: bool, integrity: str) -> dict[str, object]:
+class CanonicalTrial(TypedDict):
+    trial: int
+    params: dict[str, Scalar]
+    metric: NotRequired[float]
+    decision: NotRequired[str]
+
+
+class Canonical(TypedDict):
+    trials: list[CanonicalTrial]
+    dups: list[str]
+    chain_ok: bool
+    executions: int
+    integrity: str
+
+
+def canonical(study: Study, entries: Iterable[Entry], chain_ok: bool, integrity: str) -> Canonical:
     """What two runs of one study have in common: trials with params, metric and decision, each only where there is one.
 
     `dups`: facts that may stand once and stand twice. `executions`: see `records.totals`.
@@ -148,7 +165,7 @@ def canonical(study: Study, entries: Iterable[Entry], chain_ok: bool, integrity:
     counts = Counter(key for entry in entries if (key := once(entry.event)))
     trials = []
     for r in rows(study):
-        told: dict[str, object] = {"trial": r.trial, "params": r.params}
+        told: CanonicalTrial = {"trial": r.trial, "params": r.params}
         if r.value is not None:
             told["metric"] = r.value
         if r.decision:
