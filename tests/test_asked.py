@@ -16,13 +16,14 @@ from metaloop.config import prompt_files, thought_of
 from metaloop.costs import set_aside, spent
 from metaloop.events import Abandoned, Asked, Faulted, Replied, Reply
 from metaloop.flow import Prompt
-from metaloop.policies.brief import brief, fenced, fill, told_test
+from metaloop.policies.brief import brief, fenced, told_test
 from metaloop.policies.picture import varied
 from metaloop.study import Round, Study, View, fold
 from metaloop.terms import Bounds, ModelSpec, Terms
 from metaloop.testing import Crash, Lab, Machine, ScriptedModel
 from metaloop.values import Choices, Objective, Range, Usage
 from metaloop.values import Test as Proof
+from metaloop.wording import fill
 
 SPACE = {"lr": Range(1e-5, 1e-1, log=True), "depth": Range(1, 9, whole=True), "opt": Choices(("adam", "sgd"))}
 TEXTS = {path.stem: path.read_text(encoding="utf-8") for path in prompt_files()}

@@ -29,7 +29,7 @@ from metaloop.events import (
 )
 from metaloop.flow import Concluded, Differs, Flow, Prompt, Runs, Session, Waiting, prompts, replay
 from metaloop.plan import AskModel
-from metaloop.roles import Measurement, Thought
+from metaloop.roles import Measurement, Thought, Verdict
 from metaloop.study import HELD_OUT, Round, Study
 from metaloop.values import Decision, Edit, Headline, Proposal, Score, accept
 from metaloop.values import Refused as Refusal
@@ -37,7 +37,7 @@ from metaloop.values import Refused as Refusal
 
 def think(study: Study, round: Round, stage: Stage, thought: Thought) -> tuple[Event, ...]:
     """The facts that follow from what is known: a conclusion, the next ask, or a fault. Empty: it waits for answers."""
-    if failed := _failed(study, round):
+    if failed := _failed(study, round, stage):
         return (Abandoned(round.number, stage, "proposer_failed", failed),)
     try:
         state = _drive(study, round, stage, thought)
@@ -57,13 +57,15 @@ def think(study: Study, round: Round, stage: Stage, thought: Thought) -> tuple[E
             return tuple(_proposals(study, round, cast(Sequence[Proposal], state.value)))
         case Concluded() if round.role == "closing":
             return (Confirmed(round.number, cast(Headline, state.value)),)
+        case Concluded(value=Verdict(scores=scores, panel=panel)):
+            return (Measured(round.number, scores, panel),)
         case Concluded():
             return (Measured(round.number, cast(tuple[Score | None, ...], tuple(state.value))),)  # type: ignore[arg-type]
 
 
-def _failed(study: Study, round: Round) -> str:
+def _failed(study: Study, round: Round, stage: Stage) -> str:
     """What a provider said that will never answer, unless somebody else may stand in for it."""
-    answers = (answer for exchange in round.asked["propose"] for answer in exchange.answers)
+    answers = (answer for exchange in round.asked[stage] for answer in exchange.answers)
     fatal = (answer.problem for answer in answers if isinstance(answer, Reply) and answer.trouble == "fatal")
     return "" if study.the_terms.fallback != "none" else next(fatal, "")
 
@@ -130,13 +132,14 @@ def _proposals(study: Study, round: Round, proposals: Sequence[Proposal]) -> Ite
             yield Refused(round.number, number, replace(proposal, refused=None), refusal)
         else:
             yield Proposed(round.number, number, proposal)
-            yield RunsAsked(round.number, number, (0,))
+            if study.the_terms.tournament is None:  # a document is judged, and not run
+                yield RunsAsked(round.number, number, (0,))
 
 
 def contract(study: Study, round: Round, proposal: Proposal) -> Refusal | None:
     """Why a proposal may not run, or None. The baseline may be anything, the rest lies in the space and is new."""
-    if round.role == "baseline":
-        return None
+    if round.role == "baseline" or study.the_terms.tournament is not None:
+        return None  # a version that comes again is judged again: what it lost was a vote, and no measurement
     if isinstance(proposal.change, Edit) and (broken := _judged(study, proposal)) is not None:
         return Refusal(broken.code, broken.text)
     values = proposal.change.values

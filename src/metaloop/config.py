@@ -24,7 +24,7 @@ from metaloop.adapters.host import descriptors, enforced, program, this_host
 from metaloop.adapters.inbox import FileInbox
 from metaloop.adapters.ledger import open_ledger, read_ledger
 from metaloop.adapters.projections import Paths, Projections, refuse_foreign
-from metaloop.costs import foreseen
+from metaloop.costs import foreseen, foreseen_passes
 from metaloop.engine import Engine, Observer, Session, World, commit, open_study
 from metaloop.errors import ConfigError, Damaged, Faults, UsageError
 from metaloop.evaluators.judge import confirming, decide, measuring
@@ -36,7 +36,7 @@ from metaloop.policies.params import starting
 from metaloop.roles import Ledger, Propose, Thought, Watch
 from metaloop.study import Study, fold
 from metaloop.terms import PATCHES, AgentSpec, ModelSpec, Rung, Terms
-from metaloop.values import digest
+from metaloop.values import Usage, digest
 from metaloop.walls import Ground
 
 if TYPE_CHECKING:
@@ -57,6 +57,11 @@ DESCRIPTORS = 64
 
 def thought_of(terms: Terms) -> Thought:
     """All that a study on these terms thinks with."""
+    if terms.tournament is not None:
+        from metaloop.evaluators.panel import deciding, judging
+        from metaloop.policies.rewrite import rewrite
+
+        return Thought(opening(rewrite()), judging(terms.tournament), confirming(terms), deciding, reader(terms))
     propose = opening(starting(terms.start, search(terms)))
     return Thought(propose, measuring(terms), confirming(terms), decide, reader(terms), watching(terms))
 
@@ -176,7 +181,7 @@ async def drive(
             refuse_spent(fold(ledger.read()), file)
             refuse_full(fold(ledger.read()), file)
         code = code_of(file, fold(ledger.read()), tell) if file.terms.mutable else None
-        based = None if code is None else code.based
+        based = _document(file, ledger) if file.terms.tournament else code.based if code else None
         at_hand = Session(file.terms, resumed(file, mode), file.auto, based, missing(climb(file.bounds.sandbox.level)))
         study = open_study(ledger, at_hand, observers)
         if project is not None:
@@ -194,6 +199,16 @@ async def drive(
         return await _run(study, thought, file, where, ledger, observers, code, interrupted)
     finally:
         ledger.close()
+
+
+def _document(file: "StudyFile", ledger: Ledger) -> Based | None:
+    """The first version, as a fact, where the study is new."""
+    rules = file.terms.tournament
+    if rules is None or any(True for _ in ledger.read()):
+        return None
+    text = (file.base / rules.document).read_text(encoding="utf-8")
+    name = digest(text.encode())
+    return Based(name, {rules.document: name}, {name: text})
 
 
 def watched(study: Study, code: "Code | None") -> dict[str, str]:
@@ -451,16 +466,23 @@ def _resolved(spec: ModelSpec) -> ModelSpec:
     return spec if found is None else replace(spec, usd_in=found[0], usd_out=found[1])
 
 
+def _foreseen(file: "StudyFile", role: str, spec: ModelSpec) -> Usage:
+    """About what a role will cost, if the study goes on to the end."""
+    told, trials, rules = texts(file), file.bounds.max_iterations, file.terms.tournament
+    if rules is None:
+        return foreseen(told | _shown(file), trials, spec)
+    size = (file.base / rules.document).stat().st_size + sum(len(told.get(name, "")) for name in ("task", "truth"))
+    return foreseen_passes(role, rules, size, trials, spec)
+
+
 def asking(file: "StudyFile") -> list[str]:
     """Who will be asked, a line a role, and about what that will cost; nothing where nobody is."""
     lines = [] if file.bounds.agent is None else [_engaging(file.bounds.agent)]
     for role, spec in sorted(file.bounds.models.items()):
         spec = _resolved(spec)
-        usage = foreseen(texts(file) | _shown(file), file.bounds.max_iterations, spec)
+        usage, what = _foreseen(file, role, spec), "passes" if file.terms.tournament else "proposals"
         money = "its price is not known" if usage.usd is None else f"${usage.usd:.3g}"
-        about = (
-            f"about {usage.tokens_in + usage.tokens_out:,} tokens for {file.bounds.max_iterations} proposals, {money}"
-        )
+        about = f"about {usage.tokens_in + usage.tokens_out:,} tokens for {file.bounds.max_iterations} {what}, {money}"
         lines.append(f"{role}: {spec.model}{f' at {spec.base_url}' if spec.base_url else ''}; {about}")
     caps = ((file.bounds.max_cost_usd, "${:g}"), (file.bounds.max_tokens, "{:,} tokens"))
     told = [text.format(cap) for cap, text in caps if cap is not None]
@@ -488,13 +510,25 @@ TEXT_BYTES = 256 << 10
 
 def texts(file: "StudyFile") -> dict[str, str]:
     """What prompts are made of: our own, the task in the user's words, and the script that is run."""
-    told = {path.name.removesuffix(".md"): path.read_text(encoding="utf-8") for path in prompt_files()}
+    told = prompt_texts(documents=file.terms.tournament is not None)
     script = next((word for word in file.terms.train[1:] if word.endswith(".py")), None)
     files = {"task": file.program, "source": file.workdir / script if script else None}
     for name, path in files.items():
         if path is not None and path.is_file():
             told[name] = path.read_bytes()[:TEXT_BYTES].decode(errors="replace")
+    if file.truth:
+        told["truth"] = "\n\n".join(f"{path.name}:\n{path.read_text(encoding='utf-8').strip()}" for path in file.truth)
     return told | _patches(file)
+
+
+def prompt_texts(*, documents: bool) -> dict[str, str]:
+    """Our own part of prompts, by name: those of tournaments, or all others."""
+    mine = (path for path in prompt_files() if (path.name.removesuffix(".md") in DOCUMENTS) == documents)
+    return {path.name.removesuffix(".md"): path.read_text(encoding="utf-8") for path in mine}
+
+
+DOCUMENTS = {"critic", "author", "synthesizer", "judge", "ballot", "unread"}
+"""Prompts of tournaments alone."""
 
 
 def _shown(file: "StudyFile") -> dict[str, str]:

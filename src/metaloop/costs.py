@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from metaloop.flow import Prompt
 from metaloop.study import Study
-from metaloop.terms import AgentSpec, Bounds, ModelSpec
+from metaloop.terms import AgentSpec, Bounds, ModelSpec, Tournament
 from metaloop.values import Usage, canonical
 
 FRAME = 16
@@ -66,6 +66,21 @@ def foreseen(texts: Mapping[str, str], trials: int, who: ModelSpec) -> Usage:
         text, reply = sum(len(texts.get(name, "")) for name in ("code", "next", "task", "files")) / 4, 600
     shown = sum(min(number, 37) for number in range(trials)) * 60
     tokens_in, tokens_out = int(text * trials + shown), reply * trials
+    return Usage(0.0, tokens_in, tokens_out, who.usd(tokens_in, tokens_out))
+
+
+def foreseen_passes(role: str, rules: Tournament, characters: int, passes: int, who: ModelSpec) -> Usage:
+    """About what it will cost to ask `role` in so many passes over a document of so many characters, task and facts
+    among them: four characters a token; 300 tokens of critique, and of a judge's reasons. Ballots asked for again, and
+    thinking, are not in it.
+    """
+    text = characters / 4
+    once: dict[str, tuple[float, float]] = {
+        "critic": (text, 300), "author": (text + 300, text), "synthesizer": (2 * text, text), "judge": (3 * text, 300),
+    }  # fmt: skip
+    into, out = once.get(role, (0.0, 0.0))
+    asks = passes * (rules.judges * (2 if rules.order == "both" else 1) if role == "judge" else 1)
+    tokens_in, tokens_out = int((into + 250) * asks), int(out * asks)
     return Usage(0.0, tokens_in, tokens_out, who.usd(tokens_in, tokens_out))
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from metaloop import values
 from metaloop.terms import Bounds, Gate, Host, Rung, Terms
-from metaloop.values import Decision, Headline, Proposal, Result, Score, Usage
+from metaloop.values import Decision, Headline, Panel, Proposal, Result, Score, Usage
 
 Role: TypeAlias = Literal["baseline", "search", "directed", "proof", "closing", "holdout"]
 Stage: TypeAlias = Literal["propose", "measure"]
@@ -29,6 +29,8 @@ Why: TypeAlias = Literal[
     "directed",
     "cost",
     "proposer_failed",
+    "converged",
+    "stalled_panel",
 ]
 
 
@@ -238,11 +240,12 @@ class Finished(Event, frozen=True, tag="Finished"):
     output: dict[str, str] = {}
 
 
-class Measured(Event, frozen=True, tag="Measured"):
-    """One score a trial, in slot order; None where there is nothing to score."""
+class Measured(Event, frozen=True, omit_defaults=True, tag="Measured"):
+    """One score a trial, in slot order; None where there is nothing to score. `panel`: who judged, and how."""
 
     round: int
     scores: tuple[Score | None, ...]
+    panel: Panel | None = None
 
 
 class Decided(Event, frozen=True, tag="Decided"):

@@ -18,6 +18,7 @@ from metaloop.flow import Runs
 from metaloop.forecast import doomed
 from metaloop.roles import Ending
 from metaloop.study import FAULTS, PREPARE, SESSION_FAULTS, Round, Study, Tally, Trial
+from metaloop.terms import Tournament
 from metaloop.values import Failed, Ran
 
 AHEAD = 8
@@ -116,6 +117,8 @@ def plan(study: Study, now: float) -> tuple[Act, ...]:
         return _prepare(study, abrupt)
     acts: list[Act] = []
     for round in study.open.values():
+        if study.abandoned is not None and study.abandoned.round == round.number:
+            continue  # a panel that could not be asked
         if study.mode == "run" or round.role == "directed":
             acts += _wind_up(study, round, abrupt) if abrupt else _advance(study, round, now)
     if abrupt:
@@ -177,7 +180,7 @@ def ahead(study: Study) -> int:
     As many as it takes where asks and runs take as long as they did; but `AHEAD` open rounds in all at most, and no
     more than trials are settled (or lanes), for each of them knows less. 0 before the first answer came.
     """
-    if not study.asks or not study.ended or study.the_terms.engages:
+    if not study.asks or not study.ended or study.the_terms.engages or study.the_terms.tournament:
         return 0  # an agent begins from what is best, and what it does cannot be put on something else
     lanes = study.bounds.lanes
     ratio = (study.ask_seconds / study.asks) / max(study.run_seconds / study.ended, 1e-3)
@@ -339,6 +342,8 @@ def enough(study: Study, tally: Tally | None = None) -> Ending | None:
         )
     if tally.exhausted:
         return Ending("exhausted", tally.exhausted)
+    if study.the_terms.tournament is not None and (ending := _settled(study, study.the_terms.tournament)):
+        return ending
     if _failing(study, tally):
         reasons = [getattr(trial.result, "reason", "") for trial in window(study, tally) if trial.failed]
         commonest = "".join(f"; most often: {reason}" for reason, _ in Counter(reasons).most_common(1))
@@ -349,6 +354,18 @@ def enough(study: Study, tally: Tally | None = None) -> Ending | None:
         return Ending("forecast", said)
     if study.searched >= bounds.max_iterations:
         return Ending("max_iterations", f"all {bounds.max_iterations} trials are done")
+    return None
+
+
+def _settled(study: Study, rules: Tournament) -> Ending | None:
+    """Whether a tournament is over: the document has held for long enough, or its panel does not come to anything."""
+    winners = [each.panel.winner for each in study.passes]
+    voids = next((at for at, winner in enumerate(reversed(winners)) if winner), len(winners))
+    if voids >= rules.voids:
+        return Ending("stalled_panel", f"{voids} passes running had no winner; the last: {study.passes[-1].panel.why}")
+    counted = [winner for winner in winners if winner]
+    if len(counted) >= rules.k and set(counted[-rules.k :]) == {"A"}:
+        return Ending("converged", f"the document won {rules.k} passes running")
     return None
 
 

@@ -91,6 +91,8 @@ HELD = {
 
 def scored(study: Study, trial: Trial | None = None) -> str:
     """Who says what trials are worth, and what they are held by: all of them now, or this one."""
+    if (rules := study.the_terms.tournament) is not None:
+        return f"by a blind panel of {rules.judges}"
     held = study.sandbox if trial is None else study.isolated(trial)
     return f"by {TIERS[study.the_terms.tier]}" + (f"; held {HELD[held.name]}" if held else "")
 
@@ -115,7 +117,7 @@ def row(study: Study, trial: Trial) -> Row:
     against = _against(study, trial)
     holder = None if against is None else study.trials[against]
     gain = noise = None
-    if trial.score and holder and holder.score:
+    if trial.score and holder and holder.score and study.the_terms.tournament is None:  # points are of one panel alone
         gain = study.objective.gain(trial.score.value, holder.score.value)
         width = noise_width(study)
         noise = gain / width if width else None
@@ -180,7 +182,8 @@ def status(trial: Trial) -> Status:
         return "refused"
     if any(run.running for run in trial.runs.values()):
         return "running"
-    return _status(trial.result)
+    judged = trial.result is None and trial.score is not None
+    return "ok" if judged else _status(trial.result)
 
 
 def _status(result: Result | None) -> Status:

@@ -13,15 +13,17 @@ from metaloop.events import Entry, Event, Reply, Why
 from metaloop.flow import Flow, Prompt
 from metaloop.study import Round, Study, Trial, View
 from metaloop.terms import Limits
-from metaloop.values import Decision, Failed, Headline, Proposal, Ran, Result, Score
+from metaloop.values import Decision, Failed, Headline, Panel, Proposal, Ran, Result, Score
 
 # ---- thought ---------------------------------------------------------------------------------------------------------
 
 Propose: TypeAlias = Callable[[View], Flow[Sequence[Proposal]]]
 """Proposes a round. Empty: nothing is left that is worth trying. Proposals are checked against the space by others."""
 
-Measure: TypeAlias = Callable[[View, Sequence["Measurement"]], Flow[tuple[Score | None, ...]]]
-"""Scores a round's trials, in slot order, from their settled runs; may ask for more `Runs` of the same candidates."""
+Measure: TypeAlias = Callable[[View, Sequence["Measurement"]], Flow["tuple[Score | None, ...] | Verdict"]]
+"""Scores a round's trials, in slot order, from their settled runs; may ask for more `Runs` of the same candidates. A
+panel of judges says besides how it came to that.
+"""
 
 Confirm: TypeAlias = Callable[[View], Flow[Headline]]
 """Best against baseline, once more, on fresh seeds: the end of a study."""
@@ -38,6 +40,13 @@ class Measurement(msgspec.Struct, frozen=True):
 
     trial: int
     first: Result | None
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """A round's scores, in slot order, and the panel that gave them."""
+
+    scores: tuple[Score | None, ...]
+    panel: Panel
 
 
 class Ending(msgspec.Struct, frozen=True):

@@ -55,6 +55,7 @@ from metaloop.values import (
     Failed,
     Headline,
     Objective,
+    Panel,
     Proposal,
     Pruned,
     Ran,
@@ -262,6 +263,7 @@ class Round(Struct):
     waits: list[tuple[int, int]] = field(default_factory=list)
     """(trial, run) of every run that was asked for it."""
     scores: tuple[Score | None, ...] | None = None
+    panel: Panel | None = None
     judged_at: int | None = None
     """The place from which its measuring thinks: where it first asked for more runs."""
     directive: Directed | None = None
@@ -279,6 +281,14 @@ class Round(Struct):
     faults: int = 0
     faulted_at: float = 0.0
     """Of one that began anew after sessions: how many such rounds there were running then, and when that was."""
+
+
+class Pass(Value, frozen=True):
+    """A pass of a tournament that is over: its trials, in the order of the panel's names, and what that came to."""
+
+    round: int
+    trials: tuple[int, ...]
+    panel: Panel
 
 
 class Tally(Value, frozen=True):
@@ -404,6 +414,8 @@ class Study:
         """Trials that look better than the incumbent and wait for their proof."""
         self.proofs = 0
         """Proofs since the search last proposed something."""
+        self.passes: list[Pass] = []
+        """Of a tournament, in their order."""
         self.front: list[int] = []
         """Kept trials that no other dominates, where several objectives make a front."""
         self.dropped: dict[int, int] = {}
@@ -735,9 +747,15 @@ def _reopen(study: Study, round: Round, place: int) -> None:
 
 
 def _abandon(study: Study, event: Abandoned) -> None:
+    study.abandoned = event
+    if event.stage == "measure":  # what a panel is to judge was paid for: it goes on from there
+        asked = study.open[event.round].asked["measure"]
+        if event.reason == "proposer_failed":
+            _lost(study, asked)
+            asked.clear()
+        return
     round = study.open.pop(event.round)
     study.searched -= round.role == "search"
-    study.abandoned = event
     if event.reason == "proposer_failed":
         _lost(study, round.asked[event.stage])
 
@@ -862,7 +880,7 @@ def _compare(study: Study, first: Result | None, again: Ran, place: int) -> None
 
 def _measure(study: Study, event: Measured, place: int) -> None:
     round = study.open[event.round]
-    round.scores = event.scores
+    round.scores, round.panel = event.scores, event.panel
     round.asked["measure"].clear()  # a test that is done again, against another incumbent, is a new one
     round.judged_at = None
     _, evidence = study.evidence[-1]
@@ -889,12 +907,15 @@ def _decide(study: Study, event: Decided, place: int) -> None:
     if round.role == "holdout":
         return  # nothing follows from it, for the search least of all
     study.faults = study.session_faults = 0
+    if round.panel is not None:
+        study.passes.append(Pass(round.number, tuple(round.trials), round.panel))
     crowned = decision.crowned is not None and decision.crowned != before.incumbent
     for number in round.trials:
         _settle(study, round, study.trials[number], decision, place)
     results = [(study.trials[number], study.trials[number].result) for number in round.trials]
     # pruned and stopped ones say nothing of failure or progress
-    settled = [trial for trial, result in results if isinstance(result, (Ran, Failed, Refusal))]
+    judged = round.panel is not None
+    settled = [trial for trial, result in results if judged or isinstance(result, (Ran, Failed, Refusal))]
     counted = [trial for trial in settled if trial.number not in study.freed]
     searched = round.role in ("search", "directed")
     for trial in settled if searched else ():

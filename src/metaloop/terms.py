@@ -13,7 +13,7 @@ Order: TypeAlias = Literal["free", "strict"]
 PATCHES = "patch/"
 """What the names of candidate patches begin with, among the texts of a session."""
 
-ASKING = ("llm", "guided", "llm_diff")
+ASKING = ("llm", "guided", "llm_diff", "rewrite")
 """Policies that ask a model."""
 
 
@@ -42,6 +42,32 @@ class Gate(Value, frozen=True):
     command: tuple[str, ...]
     phase: Literal["pre", "post"] = "pre"
     timeout_s: float = 600.0
+
+
+class Tournament(Value, frozen=True):
+    """How a document is improved: what a pass asks for, how its panel decides, and when it is enough.
+
+    `k`: passes running that the incumbent has to win. `margin`: Borda points above the incumbent that unseat it;
+    `quorum`: valid ballots that a pass needs. `voids`: passes running without a winner, after which the study ends.
+    `tie_order`: who wins where points are equal. `stepwise`: whether judges are told to reason about each version
+    first. `scope`: whether authors are told to keep to the length. `require`: regular expressions that every version
+    has to match. `strict_claims`: a version with a number that stands in neither the first one nor the facts is out.
+    """
+
+    document: str
+    k: int = 2
+    judges: int = 3
+    order: Literal["latin", "random", "both"] = "latin"
+    margin: int = 2
+    quorum: int = 2
+    voids: int = 3
+    tie_order: tuple[str, ...] = ("A", "B", "AB")
+    stepwise: bool = True
+    criteria: str = ""
+    scope: bool = False
+    task_shown: bool = True
+    require: tuple[str, ...] = ()
+    strict_claims: bool = False
 
 
 Tier: TypeAlias = Literal["parameters", "separate", "in-process", "stdout"]
@@ -100,6 +126,7 @@ class Terms(Value, frozen=True):
     private: tuple[str, ...] = ()
     holdout: tuple[str, ...] = ()
     sealed: dict[str, str] = {}
+    tournament: Tournament | None = None
 
     @property
     def tier(self) -> Tier:

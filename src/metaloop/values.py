@@ -351,6 +351,32 @@ class Score(Value, frozen=True):
     others: dict[str, float] = {}
 
 
+class Ballot(Value, frozen=True, omit_defaults=True):
+    """What one judge of a panel said. `shown`: the versions by name, in the order in which it saw them; `labels`: what
+    each was called there. `ranking`: the names, best first; empty where the ballot is invalid, and `problem` says why.
+    """
+
+    judge: int
+    shown: tuple[str, ...]
+    labels: tuple[str, ...]
+    ranking: tuple[str, ...] = ()
+    problem: str = ""
+    model: str = ""
+
+
+class Panel(Value, frozen=True):
+    """How a panel of judges decided between the incumbent A and its rivals. `winner`: a name; empty for a void pass,
+    which nobody won. `points`: Borda points of the valid ballots, by name; `asked`: how many there should have been.
+    """
+
+    winner: str
+    why: str
+    points: dict[str, int] = {}
+    valid: int = 0
+    asked: int = 0
+    ballots: tuple[Ballot, ...] = ()
+
+
 class Headline(Value, frozen=True):
     """The end of a study: best against baseline, measured once more on fresh seeds, so that no selection flatters it.
 

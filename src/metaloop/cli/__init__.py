@@ -22,6 +22,9 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "run-one": ("run:run_one", "try one set of parameters, or one patch, as a trial of the study"),
         "steer": ("steer:steer", "pause, resume or stop a study, end one trial, leave a hint"),
     },
+    "Documents": {
+        "refine": ("refine:refine", "a document, improved by versions that a blind panel prefers"),
+    },
     "Look": {
         "status": ("read:status", "where a study stands, and its last trials"),
         "watch": ("read:watch", "the same, live"),

@@ -74,7 +74,8 @@ def check(
         _tell_static(report, study)
     if not problems and not static:
         report.findings += asyncio.run(_providers(study))
-        _measure(study, report, quiet=json)
+        if study.terms.tournament is None:  # a document is measured by nobody but its panel
+            _measure(study, report, quiet=json)
     code = report.code
     if json:
         tell_json(_document(report, code))

@@ -9,10 +9,11 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
+from metaloop import passes
 from metaloop.evaluators.judge import digits, told, told_headline
 from metaloop.records import Row, held_out, most_failed_at, noise_width, proof, row, short, status
 from metaloop.study import Study, Trial
@@ -168,6 +169,8 @@ def fitted(text: str) -> str:
 def card(study: Study, folder: Path, again: str) -> list[str]:
     """How it ended: best against baseline, trials by status, why it stopped, where everything is, what to type next."""
     place = shown(folder)
+    if study.the_terms.tournament is not None:
+        return _labelled(list(_document(study, folder, again)))
     lines = [("best", line) for line in _best(study)]
     lines += [("held out", line) for line in held_lines(study)]
     lines.append(("trials", counted(study)))
@@ -181,6 +184,33 @@ def card(study: Study, folder: Path, again: str) -> list[str]:
         lines.append(("mind", f"proposals by a stand-in: {study.fallbacks}; see metaloop status {place}"))
     lines += [("next", line) for line in _next(study, place, again)]
     return _labelled(lines)
+
+
+def document_at(study: Study, folder: Path) -> Path:
+    """Where the document of a tournament is kept as it is now."""
+    rules = study.the_terms.tournament
+    assert rules is not None
+    return folder / f"best{Path(rules.document).suffix or '.txt'}"
+
+
+def _document(study: Study, folder: Path, again: str) -> Iterator[tuple[str, str]]:
+    """How a tournament ended: what the document is, what that would be by chance, where it is, what to type next."""
+    place = shown(folder)
+    yield "document", passes.where(study)
+    yield "ended", f"{study.closed.why if study.closed else 'interrupted'}; {_spent(study)}"
+    if study.passes:
+        yield "chance", passes.chance(study)
+    if drift := passes.drifts(study):
+        yield "mind", drift
+    for line in asked(study):
+        yield "asked", line
+    yield "kept in", f"{shown(document_at(study, folder))}; {place}/report.md tells each pass and ballot"
+    if study.incumbent is not None and study.incumbent.number != study.baseline:
+        yield "next", f"metaloop diff {study.incumbent.number} {place}   what is not as in the first version"
+        yield "next", f"metaloop apply --here {place}   write it over the document"
+    yield "next", f"metaloop audit {place}   derive every pass again"
+    if study.closed is None and again:
+        yield "next", f"metaloop {again}   go on"
 
 
 def shown(folder: Path) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 from cyclopts import Parameter
 
+from metaloop import passes
 from metaloop.adapters.ledger import integrity, read_ledger
 from metaloop.cli.find import Named, Opened, folder, read
 from metaloop.cli.output import (
@@ -168,7 +169,8 @@ def report(
     """A study as one page of Markdown: what was found, how sure that is, what was tried, and what it cost."""
     from metaloop.report import report as page
 
-    text = page(read(study).study)
+    told = read(study).study
+    text = page(told) if told.the_terms.tournament is None else passes.page(told)
     if out is None:
         sys.stdout.write(text)
     else:
@@ -262,10 +264,15 @@ def replay(
 
 def _status_lines(opened: Opened, last: int) -> Iterator[str]:
     study = opened.study
-    goal = f"{study.objective.direction} {study.objective.metric}"
-    yield f"{study.name}: {goal}, {study.the_terms.policy}; {_doing(opened)}"
+    rules = study.the_terms.tournament
+    goal = f"{study.objective.direction} {study.objective.metric}, {study.the_terms.policy}"
+    yield f"{study.name}: {goal if rules is None else rules.document}; {_doing(opened)}"
     clock = f"{duration(opened.at)} of {duration(study.bounds.max_wall_time_s)}"
-    yield f"  {_done(study)}; best {_best(study)}; wall clock {clock}"
+    if rules is None:
+        yield f"  {_done(study)}; best {_best(study)}; wall clock {clock}"
+    else:
+        most = study.bounds.max_iterations
+        yield f"  {len(study.passes)} of {most} passes; the document is {passes.where(study)}; wall clock {clock}"
     if found := [*works(study, opened.since, opened.now)]:
         yield f"  {'under way' if opened.alive else 'left at work'}: {in_a_line(found)}"
     if study.fallbacks:
@@ -294,6 +301,9 @@ def _status_lines(opened: Opened, last: int) -> Iterator[str]:
         yield f"  mind: the best, trial {study.incumbent.number}, has not been tried with {', '.join(names)}"
     for hint in study.hints[-3:]:
         yield f"  hint by {hint.by}: {' '.join(hint.text.split())}"
+    if rules is not None:
+        yield from (passes.line(study, at) for at in range(len(study.passes))[-last:] if last)
+        return
     for number in sorted(study.trials)[-last:] if last else []:
         yield trial_line(study, study.trials[number])
 
@@ -344,6 +354,7 @@ def _state(opened: Opened, last: int) -> dict[str, object]:
         "max_wall_time_s": study.bounds.max_wall_time_s,
         "max_iterations": study.bounds.max_iterations,
         "last": [_row(row(study, study.trials[number])) for number in numbers],
+        "passes": msgspec.to_builtins(passes.told(study)),
     }
 
 
@@ -392,6 +403,9 @@ def _told(study: Study, entry: Entry, rounds: dict[int, list[int]]) -> Iterator[
             rounds[round] = [trial]
         case Finished(trial=trial, run=run) if run == HELD_OUT and study.held[trial].settled:
             yield f"      {told_held(study, trial)}", ""
+        case Decided() if study.the_terms.tournament is not None:
+            if study.passes and study.passes[-1].round == entry.event.round:
+                yield passes.line(study, len(study.passes) - 1), ""
         case Decided(round):
             for number in rounds.pop(round, []):
                 yield trial_line(study, study.trials[number]), COLOURS.get(study.trials[number].verdict, "")

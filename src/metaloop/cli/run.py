@@ -17,7 +17,19 @@ from cyclopts import Parameter
 from metaloop.adapters.inbox import request_id
 from metaloop.adapters.projections import Paths
 from metaloop.cli import INTERRUPT
-from metaloop.cli.output import COLOURS, card, clean, fitted, overwrite, say, shown, tell, tell_json, trial_line
+from metaloop.cli.output import (
+    COLOURS,
+    card,
+    clean,
+    document_at,
+    fitted,
+    overwrite,
+    say,
+    shown,
+    tell,
+    tell_json,
+    trial_line,
+)
 from metaloop.config import Outcome, asking, drive, held, holding, surroundings, unenforceable, unreadable
 from metaloop.errors import BaselineError, UsageError
 from metaloop.evaluators.judge import told_held
@@ -36,6 +48,10 @@ from metaloop.events import (
     Vanished,
     Why,
 )
+from metaloop.passes import line as pass_line
+from metaloop.passes import page
+from metaloop.passes import text as document_text
+from metaloop.passes import told as passes
 from metaloop.plan import again_at
 from metaloop.preflight import wrong_sign
 from metaloop.records import TIERS, held_out, row, totals
@@ -166,6 +182,9 @@ class Narrator:
                     self.warn(f"round {round}: its session was cut off, and begins anew where the study goes on")
                 case Degraded(role, why):
                     self.warn(f"{role}: nobody answers: {why}" if why else f"{role}: answers again")
+                case Decided() if study.the_terms.tournament is not None:
+                    if study.passes and study.passes[-1].round == entry.event.round:
+                        self.say(pass_line(study, len(study.passes) - 1))
                 case Decided(round):
                     for trial in self._open.pop(round, []):
                         told = study.trials[trial]
@@ -214,13 +233,26 @@ class _Bar:
 def _drive(
     file: StudyFile, *, json: bool, strict_exit: bool = False, again: str = "", request: Directed | None = None
 ) -> int:
+    ended = driven(file, quiet=json, request=request)
+    code = exit_code(ended, strict_exit)
+    if request is not None:
+        return _told_one(ended, request, json)
+    try:
+        _answer(ended, file, code, json, again)
+    except OSError as error:  # the exit code is the study's, whoever could not be told
+        say(f"metaloop: the study's end could not be written to stdout: {error.strerror}", "red")
+    return code
+
+
+def driven(file: StudyFile, *, quiet: bool, request: Directed | None = None) -> Outcome:
+    """The study of `file`, run from wherever it stands; told on stderr as it goes, unless `quiet`."""
     if missing := file.missing(os.environ):
         raise UsageError("\n".join(f"cannot run {file.path or file.terms.name}: {line}" for line in missing))
     where = surroundings(file)
     for note in (*file.notes, *_sign(file), *unenforceable(file), *unreadable(file)):
         say(f"metaloop: note: {note}", "yellow")
-    narrator = Narrator(quiet=json)
-    if not json and request is None:
+    narrator = Narrator(quiet=quiet)
+    if not quiet and request is None:
         announce(file)
     try:
         mode: Literal["run", "one"] = "run" if request is None else "one"
@@ -230,16 +262,17 @@ def _drive(
                 tell=narrator.warn, interrupted=lambda: INTERRUPT.came,
             )
         )  # fmt: skip
+        if file.terms.tournament is not None and ended.study.terms is not None:
+            write_document(ended.study, file.folder)
+        return ended
     finally:
         narrator.close()
-    code = exit_code(ended, strict_exit)
-    if request is not None:
-        return _told_one(ended, request, json)
-    try:
-        _answer(ended, file, code, json, again)
-    except OSError as error:  # the exit code is the study's, whoever could not be told
-        say(f"metaloop: the study's end could not be written to stdout: {error.strerror}", "red")
-    return code
+
+
+def write_document(study: Study, folder: Path) -> None:
+    """The document as it is now, and its report, into the study's folder."""
+    document_at(study, folder).write_text(document_text(study), encoding="utf-8")
+    (folder / "report.md").write_text(page(study), encoding="utf-8")
 
 
 def _answer(ended: Outcome, file: StudyFile, code: int, json: bool, again: str) -> None:
@@ -285,8 +318,14 @@ def announce(file: StudyFile) -> None:
     """What is about to happen, before anything does."""
     terms, bounds = file.terms, file.bounds
     lanes = f" in {bounds.lanes} lanes" if bounds.lanes > 1 else ""
-    say(f"{terms.name}: {terms.objective.direction} {terms.objective.metric}, {terms.policy}", "bold")
     time = duration(bounds.max_wall_time_s)
+    if (rules := terms.tournament) is not None:
+        say(f"{terms.name}: {rules.document}, by a panel of {rules.judges}", "bold")
+        say(f"  at most {bounds.max_iterations} passes, {time}, or {rules.k} wins running; in {shown(file.folder)}/")
+        for line in asking(file):
+            say(f"  {line}")
+        return
+    say(f"{terms.name}: {terms.objective.direction} {terms.objective.metric}, {terms.policy}", "bold")
     say(f"  at most {bounds.max_iterations} trials{lanes}, {time}; in {shown(file.folder)}/")
     say(f"  scored by {TIERS[terms.tier]}")
     say(f"  held by {holding(file)}")
@@ -316,7 +355,8 @@ def exit_code(ended: Outcome, strict: bool = False) -> int:
     if reason in ("prepare_failed", "baseline_failed"):
         return 3
     study = ended.study
-    if reason in ("faulted", "proposer_failed") or (study.tally.settled and not study.tally.measured):
+    stuck = reason in ("faulted", "proposer_failed", "stalled_panel")
+    if stuck or (study.tally.settled and not study.tally.measured and study.the_terms.tournament is None):
         return 4
     if reason == "cost" and not study.tally.settled:
         return 5
@@ -339,6 +379,7 @@ def summary(study: Study, folder: Path, code: int) -> dict[str, object]:
         "trials": msgspec.to_builtins(totals(study)),
         "asked": {role: msgspec.to_builtins(usage) for role, usage in study.costs.items()},
         "holdout": msgspec.to_builtins(held_out(study)),
+        "passes": msgspec.to_builtins(passes(study)),
         "wall_clock_s": study.at,
     }
 
@@ -361,6 +402,8 @@ def run_one(
     Exit code 0: measured, kept or not; 2: refused; 4: it could not be measured.
     """
     study = _placed(load(file, begun=lambda own: held(dir or own)), dir)
+    if study.terms.tournament is not None:
+        raise UsageError("expected a study of parameters or code: a document is tried by a panel, with its rivals")
     if params is None and diff is None:
         raise UsageError("expected something to try; add --params JSON or --diff PATCH")
     if diff is not None and not study.terms.mutable:

@@ -12,13 +12,14 @@ from metaloop.edits.judged import judge
 from metaloop.errors import ProposerError
 from metaloop.events import Reply
 from metaloop.flow import Flow, Session
-from metaloop.policies.brief import chosen, cut, fill, following, goal, history, plain, rule
+from metaloop.policies.brief import chosen, following, goal, history, rule
 from metaloop.policies.code import proposed
 from metaloop.policies.coder import contract_text
 from metaloop.policies.frontier import Strategy, parent
 from metaloop.roles import Propose
 from metaloop.study import Trial, View
 from metaloop.values import Params, Proposal, Refused
+from metaloop.wording import cut, fill, plain
 
 TURNS = 2
 """So often an agent is set to work in a round: once more, where what it did cannot be tried."""

@@ -12,13 +12,14 @@ from typing import TypeAlias
 from metaloop.errors import ProposerError
 from metaloop.events import Reply
 from metaloop.flow import Flow, Message, Prompt
-from metaloop.policies.brief import brief, cut, fill, plain, shortly
+from metaloop.policies.brief import brief, shortly
 from metaloop.policies.picture import picture
 from metaloop.policies.replies import Point, Problem, values
 from metaloop.policies.sampled import STARTUP
 from metaloop.roles import Propose
 from metaloop.study import View
 from metaloop.values import Change, Choices, Domain, Params, Proposal, Scalar, number
+from metaloop.wording import cut, fill, plain
 
 TOLD = 16_000
 """Characters at most of a reply that is shown again beside its correction."""

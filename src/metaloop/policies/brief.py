@@ -17,15 +17,13 @@ from metaloop.flow import Message
 from metaloop.study import Trial, View
 from metaloop.terms import ASKING
 from metaloop.values import Choices, Domain, Failed, Pruned, Ran, Refused, Scalar, Test, describe
+from metaloop.wording import CONTROL, cut, fill, plain
 
 BLOCK = 25
 """The window moves by so many trials, and holds one or two blocks of them."""
 
 LINE, WHY, TAIL = 600, 200, 400
 """Characters at most: of a trial's line, of a proposer's reason, of what a program printed at its end."""
-
-TEXT = 16_000
-"""Characters at most of the task, and of the source."""
 
 ERRORS, LOGS, HINTS, PENDING = 5, 3, 5, 16
 """How many of each are shown, the newest."""
@@ -40,8 +38,6 @@ WORDS = {"crowned": "kept, the best then", "discarded": "no better", "provisiona
 """Verdicts, for who does not know ours."""
 
 _METRIC = re.compile(r"\s*(METRIC\s+)?\S{1,200}\s*[=:]\s*\S{1,100}\s*$|\s*\{.*\}\s*$")
-
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def brief(view: View, guide: str = "") -> tuple[Message, ...]:
@@ -58,19 +54,6 @@ def brief(view: View, guide: str = "") -> tuple[Message, ...]:
     shown = "\n\n".join(part for part in (source(view), history(view)) if part)
     room = max(800, (len(system) + len(shown)) // 4)
     return Message("system", system), Message("user", f"{shown}\n\n{following(view, guide, room, ASK)}")
-
-
-def fill(template: str, **parts: str) -> str:
-    """`template` with each {name} that is given put in, once: what is put in is not looked at again."""
-    names = "|".join(map(re.escape, parts))
-    text = re.sub(r"\{\{(.*?)\}\}|\{(" + names + r")\}", lambda m: _part(m, parts), template)
-    return re.sub(r"\n{3,}", "\n\n", text).strip()
-
-
-def _part(match: re.Match[str], parts: dict[str, str]) -> str:
-    if match[2] is not None:
-        return parts[match[2]]
-    return "{" + parts.get(match[1], match[1]) + "}"
 
 
 # ---- what stays the same ---------------------------------------------------------------------------------------------
@@ -385,29 +368,15 @@ def _printed(title: str, tails: Sequence[tuple[Trial, str]], room: int) -> str:
 
 def fenced(what: str, text: str) -> str:
     """`text` between two lines that cannot stand in it."""
-    text = _CONTROL.sub(" ", text)
+    text = CONTROL.sub(" ", text)
     bars = "=" * (max((len(run) for run in re.findall(r"=+", text)), default=0) + 1)
     bars = max(bars, "====", key=len)
     return f"{bars} {what}, untrusted {bars}\n{text}\n{bars} end {bars}"
 
 
-def plain(text: str, most: int) -> str:
-    """`text` on one line, without control characters, and no longer than `most`."""
-    line = " ".join(_CONTROL.sub(" ", text).split())
-    return line if len(line) <= most else line[: most - 1] + "\u2026"
-
-
 def quoted(text: str) -> str:
     """What may have been printed by a program, on one line and in quotes."""
     return json.dumps(plain(text, WHY), ensure_ascii=False)
-
-
-def cut(text: str, most: int = TEXT) -> str:
-    """`text`, or its beginning and its end where it is longer than `most`."""
-    if len(text) <= most:
-        return text
-    half = most // 2
-    return f"{text[:half]}\n[{len(text) - 2 * half} characters left out]\n{text[-half:]}"
 
 
 def _value(trial: Trial) -> float:

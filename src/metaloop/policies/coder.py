@@ -10,12 +10,13 @@ from metaloop.edits.contract import Contract
 from metaloop.events import Reply
 from metaloop.flow import Flow, Message
 from metaloop.policies.asked import ask, unusable
-from metaloop.policies.brief import chosen, cut, fenced, fill, following, goal, history, plain, rule
+from metaloop.policies.brief import chosen, fenced, following, goal, history, rule
 from metaloop.policies.code import edited
 from metaloop.policies.frontier import Strategy, parent
 from metaloop.roles import Propose
 from metaloop.study import Trial, View
 from metaloop.values import Params, Proposal, changed
+from metaloop.wording import cut, fill, plain
 
 ROOM = 60_000
 """Characters of code that a prompt shows at most, over all files."""

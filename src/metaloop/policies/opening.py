@@ -40,6 +40,8 @@ def asked_for(view: View) -> Proposal:
 def baseline(view: View) -> Proposal:
     """What is compared with: as configured; a script that fails without parameters gets the middle of the space."""
     wanted = view.terms.baseline
+    if view.terms.tournament is not None:
+        return Proposal(Params({}), by="you", why="the document as it was given")
     if wanted.kind == "params":
         return Proposal(Params(dict(wanted.params)), by="baseline", why="the parameters given as baseline")
     if wanted.kind == "cmd":

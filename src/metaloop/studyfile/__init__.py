@@ -25,7 +25,7 @@ from metaloop.studyfile.crosschecks import Checks, arms, asks, edits
 from metaloop.studyfile.globs import Held, Tree
 from metaloop.studyfile.schema import Document, Fault, RangeKeys, dotted, found
 from metaloop.studyfile.yaml12 import Node, Place, Unreadable
-from metaloop.terms import AgentSpec, Baseline, Bounds, Gate, Limits, ModelSpec, Sandbox, Terms
+from metaloop.terms import AgentSpec, Baseline, Bounds, Gate, Limits, ModelSpec, Sandbox, Terms, Tournament
 from metaloop.values import Constraint, Domain, Objective, Scalar, Space, Value, accept, canonical, digest, number
 
 MOST_BYTES = 1 << 20
@@ -61,8 +61,8 @@ class StudyFile:
     `config_hash` covers all content after normalisation, and no comments. `lines`: the line of each dotted key.
     `auto`: the policy was left to us, so a study that began with another one goes on with that.
     `mutable`: what `policy.mutable` and `mutable_file` matched, relative to the workdir. `program`: `program_file`.
-    `private`: what `target.private` matched. `patches`: the folder of patches.
-    `held`: the files of a study of code that has begun.
+    `truth`: the files of `tournament.ground_truth`. `private`: what `target.private` matched.
+    `patches`: the folder of patches. `held`: the files of a study of code that has begun.
     `checks`: the parameters under `check` (sabotage, noop), as the space holds them; `check_patches`: the patches.
     `notes`: what may not be meant (a key that changes nothing here); a line each, for a person to read.
     """
@@ -80,6 +80,7 @@ class StudyFile:
     mutable: tuple[str, ...] = ()
     private: tuple[str, ...] = ()
     program: Path | None = None
+    truth: tuple[Path, ...] = ()
     patches: Path | None = None
     held: frozenset[str] = frozenset()
     needs: tuple[Need, ...] = ()
@@ -396,7 +397,7 @@ def _study(
         raw = _overridden(raw, at, value)
         source.overridden.add(at)
     screened: list[Fault] = []
-    cleaned = _screened(raw, (), screened)
+    cleaned = _of_document(_screened(raw, (), screened))
     document, faults = schema.validate(cleaned if isinstance(cleaned, dict) else {})
     faults = screened + [fault for fault in faults if not schema.explained(fault.at, screened)]
     faulty = {dotted(fault.at) for fault in faults} | {error.key for error in errors}
@@ -406,6 +407,23 @@ def _study(
     faults += [fault for fault in checks.all() if not schema.explained(fault.at, faults)]
     source.raised(faults, errors)
     return _built(document, source, checks)
+
+
+def _of_document(raw: object) -> object:
+    """A study of a document has neither an objective nor a target of its own: points count, and nothing is run."""
+    if not isinstance(raw, dict) or "tournament" not in raw:
+        return raw
+    policy, evaluation = raw.get("policy", {}), raw.get("evaluation", {})
+    given: Raw = {"objective": {"metric": "points", "direction": "max"}, "target": {"train_cmd": ["true"]}}
+    if isinstance(policy, dict):
+        given["policy"] = {"type": "rewrite", **policy}
+    if isinstance(evaluation, dict):
+        given["evaluation"] = {"rule": "strict", "baseline_repeats": 1, **evaluation}
+    controller = raw.get("controller", {})
+    if isinstance(controller, dict):
+        plain = {"max_iterations": 25, "no_improve_limit": 0, "forecast": False, "failure_rate_limit": 1.0}
+        given["controller"] = {**plain, **controller}
+    return {**given, **{key: value for key, value in raw.items() if key not in given or key in ("objective", "target")}}
 
 
 def _overridden(raw: Raw, at: tuple[str, ...], value: object) -> Raw:
@@ -485,6 +503,7 @@ def _built(document: Document, source: _Source, checks: Checks) -> StudyFile:
         auto=document.policy.type == "auto",
         mutable=checks.mutable,
         program=None if program is None else checks.base / program,
+        truth=tuple(checks.base / name for name in (document.tournament.ground_truth if document.tournament else ())),
         patches=None if document.policy.patches is None else checks.base / document.policy.patches,
         needs=tuple(_needs(document)),
         notes=tuple(_notes(document)),
@@ -509,7 +528,7 @@ def _terms(document: Document, checks: Checks) -> Terms:
             objective.ceiling,
             None if low_high is None else (low_high[0], low_high[1]),
         ),
-        train=tuple(target.train_cmd),
+        train=() if document.tournament else tuple(target.train_cmd),
         policy=resolved(policy.type),
         space=checks.space,
         start=tuple(_held(checks.space, point) for point in policy.start),
@@ -550,6 +569,29 @@ def _terms(document: Document, checks: Checks) -> Terms:
         gates=tuple(Gate(gate.name, tuple(gate.cmd), gate.phase, gate.timeout_s) for gate in document.gates),
         outputs=tuple(target.outputs),
         private=tuple(target.private),
+        tournament=_tournament(document.tournament),
+    )
+
+
+def _tournament(keys: schema.TournamentKeys | None) -> Tournament | None:
+    if keys is None:
+        return None
+    judges, most = keys.judges, -(-2 * keys.judges.count // 3)  # two thirds, rounded up
+    return Tournament(
+        PurePath(keys.document).as_posix(),
+        keys.k,
+        judges.count,
+        judges.order,
+        most if keys.margin is None else keys.margin,
+        most if judges.quorum is None else judges.quorum,
+        keys.voids,
+        tuple(keys.tie_order),
+        judges.prompt == "stepwise",
+        judges.criteria or "",
+        keys.scope_note,
+        keys.task_shown_to_critic,
+        tuple(keys.require),
+        keys.strict_claims,
     )
 
 

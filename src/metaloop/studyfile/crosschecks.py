@@ -5,6 +5,7 @@ Reads folders and files, to find what globs match and to hash what is frozen; wr
 
 import hashlib
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 
@@ -21,6 +22,31 @@ CODING = frozenset({"llm_diff", "patches", "agent"})
 """Policies that change code."""
 MOST_GRID = 1_000_000  # points a parameter, held in memory by whoever walks them
 FOLDERS = frozenset({"artifacts_dir", "versions_dir"})
+
+
+PASS = "critic", "author", "synthesizer", "judge"
+"""Who plays in a pass of a tournament."""
+
+MOST_DOCUMENT = 256 << 10
+"""Bytes at most of a document: all of it is in most prompts of a pass."""
+
+
+def document_problem(path: Path) -> str | None:
+    """Why a file is no document that can be improved; None where it is one."""
+    if not is_file(path):
+        return f"expected a text file, found {'a folder' if is_dir(path) else f'none at {path}'}"
+    try:
+        with path.open("rb") as file:
+            data = file.read(MOST_DOCUMENT + 1)
+    except OSError as error:
+        return f"expected a file that can be read, found {path}: {error.strerror}"
+    if len(data) > MOST_DOCUMENT:
+        return f"expected at most {MOST_DOCUMENT >> 10} KiB, found more in {path}; a part of it can be improved alone"
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        return f"expected UTF-8 text, found a byte at {error.start} of {path} that is none"
+    return None if text.strip() else f"expected a text, found an empty file at {path}"
 
 
 def asks(policy: schema.PolicyKeys) -> bool:
@@ -81,6 +107,7 @@ class Checks:
             *self._gates(),
             *self._scoring(),
             *self._holdout(),
+            *self._tournament(),
             *self._telemetry(),
         ]
 
@@ -235,9 +262,14 @@ class Checks:
         yield from self._coding()
         if not asks(policy) or not self.sound("models", "policy.llm_model", "policy.llm_api_url"):
             return
-        if policy.llm_model is None and "proposer" not in models and "default" not in models:
-            message = f"expected who proposes with policy.type {policy.type}; add models: {{proposer: {{model: NAME}}}}"
-            yield Fault(("models",), message)
+        players = PASS if policy.type == "rewrite" else ("proposer",)
+        absent = [role for role in players if role not in models and "default" not in models]
+        if absent and (policy.llm_model is None or policy.type == "rewrite"):
+            role = "default" if len(absent) > 1 else absent[0]
+            message = f"expected who is {' and '.join(absent)}" if policy.type == "rewrite" else "expected who proposes"
+            yield Fault(
+                ("models",), f"{message} with policy.type {policy.type}; add models: {{{role}: {{model: NAME}}}}"
+            )
         if policy.llm_model is not None and "proposer" in models:
             yield Fault(("models", "proposer"), "expected this or policy.llm_model, found both; remove one")
         capped = [key for key in ("max_cost_usd", "max_tokens") if getattr(controller, key) is not None]
@@ -330,6 +362,57 @@ class Checks:
             need = "eval_cmd and outputs" if coding else "eval_cmd"
             message = f"expected a step that may see them apart from the candidate's, found none; add {need}"
             yield Fault(("target", "private"), message)
+
+    def _tournament(self) -> Iterator[Fault]:
+        """The document, what it is for, and what it is held to."""
+        rules, policy = self.document.tournament, self.document.policy
+        if rules is None:
+            if policy.type == "rewrite" and self.sound("policy.type", "tournament"):
+                yield Fault(("policy", "type"), "expected a document; add tournament: {document: FILE}")
+            return
+        if policy.type != "rewrite" and self.sound("policy.type"):
+            yield Fault(("policy", "type"), f"expected rewrite with a tournament, found {policy.type}; remove it")
+        if (policy.mutable or policy.mutable_file or policy.params) and self.sound("policy"):
+            yield Fault(
+                ("policy",), "expected a document alone with a tournament, found parameters or code; remove them"
+            )
+        yield from self._alone()
+        if policy.program_file is None and self.sound("policy.program_file"):
+            yield Fault(("policy", "program_file"), "expected what the document is for; add program_file: task.md")
+        if not self.sound("tournament"):
+            return
+        if (problem := document_problem(self.base / rules.document)) is not None:
+            yield Fault(("tournament", "document"), problem)
+        for index, name in enumerate(rules.ground_truth):
+            if (problem := document_problem(self.base / name)) is not None:
+                yield Fault(("tournament", "ground_truth", index), problem)
+        for index, pattern in enumerate(rules.require):
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                yield Fault(("tournament", "require", index), f"expected a regular expression, found {error.msg}")
+        if len(set(rules.tie_order)) != 3:
+            yield Fault(("tournament", "tie_order"), f"expected A, B and AB, each once; found {rules.tie_order}")
+        if rules.judges.quorum is not None and rules.judges.quorum > rules.judges.count:
+            message = f"expected at most {rules.judges.count} (judges.count), found {rules.judges.quorum}"
+            yield Fault(("tournament", "judges", "quorum"), message)
+
+    def _alone(self) -> Iterator[Fault]:
+        """What a tournament cannot have beside it: passes come one after the other, and nothing is run."""
+        document = self.document
+        if document.controller.lanes() > 1 and self.sound("controller.parallel"):
+            message = (
+                f"expected 1 with a tournament, whose passes follow each other, found {document.controller.lanes()}"
+            )
+            yield Fault(("controller", "parallel"), message)
+        if document.controller.order != "free" and self.sound("controller.order"):
+            yield Fault(("controller", "order"), "expected no order with a tournament, which has one; remove it")
+        if document.evaluation.rule != "strict" and self.sound("evaluation.rule"):
+            yield Fault(("evaluation", "rule"), "expected no rule with a tournament, whose panel decides; remove it")
+        if (document.gates or document.baseline is not None) and self.sound("gates", "baseline"):
+            yield Fault(("gates" if document.gates else "baseline",), "expected none with a tournament; remove it")
+        if document.target.holdout_cmd and self.sound("target.holdout_cmd"):
+            yield Fault(("target", "holdout_cmd"), "expected none with a tournament; remove it")
 
     def _agent(self) -> Iterator[Fault]:
         """What a coding agent needs: limits that only its own tool can hold stand in its command, or it has none."""

@@ -416,7 +416,7 @@ class TargetKeys(Section):
 Arm: TypeAlias = Literal["random", "tpe", "cmaes", "nsga2", "llm", "guided", "llm_diff", "patches", "agent"]
 Policy: TypeAlias = Literal[
     "static", "grid", "random", "tpe", "cmaes", "gp", "nsga2", "auto", "llm", "guided", "learned",
-    "llm_diff", "hybrid", "patches", "agent",
+    "llm_diff", "hybrid", "patches", "agent", "rewrite",
 ]  # fmt: skip
 
 
@@ -646,6 +646,39 @@ class ComparabilityKeys(Section):
     strict: bool = Field(False, description="trials on other hardware than the baseline's are not kept")
 
 
+class JudgesKeys(Section):
+    """The panel of a tournament."""
+
+    count: Annotated[int, Field(ge=1, le=25)] = Field(3, description="judges in a pass")
+    order: Literal["latin", "random", "both"] = Field(
+        "latin",
+        description="each version as often in each place; by lot; or each judge twice, the second time reversed",
+    )
+    quorum: Annotated[int, Field(ge=1, le=25)] | None = Field(
+        None, description="valid ballots that a pass needs; two thirds of the judges unless given"
+    )
+    prompt: Literal["stepwise", "holistic"] = Field("stepwise", description="whether they reason about each first")
+    criteria: Text | None = Field(None, description="what they are asked to look at, in your words")
+
+
+class TournamentKeys(Section):
+    """A document, improved by versions that a blind panel prefers."""
+
+    document: Text = Field(description="the first version: a text file")
+    k: Annotated[int, Field(ge=1, le=20)] = Field(2, description="passes running that the document has to win")
+    judges: JudgesKeys = JudgesKeys.model_construct()
+    margin: Annotated[int, Field(ge=0, le=100)] | None = Field(
+        None, description="points above it that unseat the document; two thirds of the judges unless given"
+    )
+    voids: Annotated[int, Field(ge=1, le=20)] = Field(3, description="passes running without a winner that end it")
+    tie_order: list[Literal["A", "B", "AB"]] = Field(["A", "B", "AB"], description="who wins where points are equal")
+    scope_note: bool = Field(False, description="whether authors are told that what makes it longer needs a reason")
+    task_shown_to_critic: bool = True
+    ground_truth: list[Text] = Field([], description="files with the facts that critic, author and judges hold it to")
+    require: list[Text] = Field([], description="regular expressions that every version has to match")
+    strict_claims: bool = Field(False, description="a version with numbers that stand in no source is out")
+
+
 class CheckKeys(Section):
     """What `metaloop check` tries beside the baseline. No part of what the study is."""
 
@@ -681,6 +714,7 @@ class Document(Section):
     controller: ControllerKeys = ControllerKeys.model_construct()
     telemetry: TelemetryKeys = TelemetryKeys.model_construct()
     comparability: ComparabilityKeys = ComparabilityKeys.model_construct()
+    tournament: TournamentKeys | None = Field(None, description="improves a document: no objective, no target")
     check: CheckKeys = CheckKeys.model_construct()
 
 
@@ -693,7 +727,7 @@ def json_schema() -> dict[str, object]:
 # ---- keys that are known and come later: to add one, delete its row --------------------------------------------------
 
 LATER: frozenset[str] = frozenset({
-    *("harness", "director", "tournament"),
+    *("harness", "director"),
     *("target.resources", "target.price_per_hour"),
     *("target.warm", "target.url", "target.headers"),
     *("evaluation.prefer_simpler",),
@@ -726,6 +760,8 @@ NESTED: dict[str, type[BaseModel]] = {
     "controller.parallel": ParallelKeys,
     "telemetry": TelemetryKeys,
     "comparability": ComparabilityKeys,
+    "tournament": TournamentKeys,
+    "tournament.judges": JudgesKeys,
     "check": CheckKeys,
 }
 KEYS: dict[str, tuple[str, ...]] = {

@@ -1,0 +1,155 @@
+"""A tournament as people read it: pass by pass, each ballot, and what it would look like by chance. Pure."""
+
+from collections.abc import Iterator
+from typing import TypedDict
+
+from metaloop.ballots import by_chance, passes_to
+from metaloop.study import Pass, Study, Trial
+from metaloop.values import Ballot, Refused
+
+NAMES = "B", "AB"
+"""The trials of a pass, in their order."""
+
+
+def line(study: Study, index: int) -> str:
+    """`pass 3  AB wins: A 5, B 4, AB 9, 3 of 3 ballots`, for the pass with this index, from 0."""
+    each = study.passes[index]
+    return f"pass {index + 1:>2}  {each.panel.winner or '-':<2}  {each.panel.why}"
+
+
+def text(study: Study) -> str:
+    """The document as it is now."""
+    rules, best = study.the_terms.tournament, study.incumbent
+    assert rules is not None
+    files = study.base | (best.change.files if best is not None else {})
+    return study.contents[files[rules.document]]
+
+
+def where(study: Study) -> str:
+    """Which version the document is, in words."""
+    best = study.incumbent
+    if best is None or best.number == study.baseline:
+        return "the first version: no other won"
+    return f"trial {best.number}, of pass {next(i + 1 for i, p in enumerate(study.passes) if best.number in p.trials)}"
+
+
+def chance(study: Study) -> str:
+    """What random ballots would have come to under the same rules, in a sentence."""
+    rules = study.the_terms.tournament
+    assert rules is not None
+    alone = by_chance(rules.judges, 3, rules.margin, rules.tie_order)
+    expected = passes_to(rules.k, alone)
+    return (
+        f"With ballots drawn by lot the document would win {alone:.0%} of the passes, and {rules.k} running after "
+        f"{expected:.3g} on average; here it won {_share(study)}."
+    )
+
+
+def _share(study: Study) -> str:
+    decided = [each for each in study.passes if each.panel.winner]
+    won = sum(each.panel.winner == "A" for each in decided)
+    return f"{won} of {len(decided)}"
+
+
+def drifts(study: Study) -> str:
+    """That versions made of both go on winning, and the document never settles; empty where that is not so."""
+    winners = [each.panel.winner for each in study.passes if each.panel.winner]
+    if len(winners) < 5 or winners.count("A") >= 0.15 * len(winners) or winners.count("AB") * 2 <= len(winners):
+        return ""
+    return (
+        f"The document won {winners.count('A')} of {len(winners)} passes, and AB {winners.count('AB')}: it drifts. Fix "
+        "what must not change (facts, length of each part, structure) in the task, or set tournament.scope_note."
+    )
+
+
+# ---- a page ----------------------------------------------------------------------------------------------------------
+
+
+def page(study: Study) -> str:
+    """The report of a tournament, in Markdown."""
+    return "\n".join(_page(study)) + "\n"
+
+
+def _page(study: Study) -> Iterator[str]:
+    rules = study.the_terms.tournament
+    assert rules is not None
+    yield f"# {rules.document}: {len(study.passes)} passes"
+    yield ""
+    yield f"It ended: {study.closed.why}." if study.closed else "It has not ended."
+    yield f"The document now is {where(study)}. {chance(study)}"
+    yield f"A pass is decided by {rules.judges} judges; {rules.margin} points above it unseat the document."
+    if told := drifts(study):
+        yield ""
+        yield f"**{told}**"
+    for index, each in enumerate(study.passes):
+        yield ""
+        yield from _pass(study, index, each)
+
+
+def _pass(study: Study, index: int, each: Pass) -> Iterator[str]:
+    yield f"## Pass {index + 1}: {_won(each)}"
+    yield ""
+    for name, trial in zip(NAMES, (study.trials[number] for number in each.trials), strict=True):
+        yield f"- {name}, trial {trial.number}, {_made(study, trial)}"
+    if each.panel.ballots:
+        yield ""
+        yield f"{each.panel.why}."
+        yield ""
+        yield "| judge | model | saw | ranked |"
+        yield "|---|---|---|---|"
+        for ballot in each.panel.ballots:
+            yield f"| {ballot.judge + 1} | {_cell(ballot.model)} | {' '.join(ballot.shown)} | {_ranked(ballot)} |"
+
+
+def _won(each: Pass) -> str:
+    winner = each.panel.winner
+    return {"": "void", "A": "the document holds"}.get(winner, f"{winner} wins")
+
+
+def _made(study: Study, trial: Trial) -> str:
+    if isinstance(trial.result, Refused):
+        return f"is none: {_cell(trial.result.reason)}"
+    words = study.changed_code(trial.change, None)
+    return f"{_cell(trial.proposal.by)}: {', '.join(words)}; {_cell(trial.proposal.why)}"
+
+
+def _ranked(ballot: Ballot) -> str:
+    return " > ".join(ballot.ranking) or f"invalid: {_cell(ballot.problem)}"
+
+
+def _cell(text: str) -> str:
+    """On one line of a table, as text."""
+    return "".join(f"\\{c}" if c in "|<>`*_[]\\" else c for c in " ".join(text.split()))
+
+
+# ---- for programs ----------------------------------------------------------------------------------------------------
+
+
+class Told(TypedDict):
+    """A pass, as `--json` tells it."""
+
+    number: int
+    winner: str | None
+    why: str
+    points: dict[str, int]
+    valid: int
+    asked: int
+    trials: dict[str, int]
+    ballots: list[Ballot]
+
+
+def told(study: Study) -> list[Told]:
+    """Every pass."""
+    return [
+        Told(
+            number=index + 1,
+            winner=each.panel.winner or None,
+            why=each.panel.why,
+            points=each.panel.points,
+            valid=each.panel.valid,
+            asked=each.panel.asked,
+            trials=dict(zip(NAMES, each.trials, strict=True)),
+            ballots=list(each.panel.ballots),
+        )
+        for index, each in enumerate(study.passes)
+    ]

@@ -1,0 +1,351 @@
+"""`metaloop refine`, by the real command line, with players on this machine: what passes come to, and what stops it."""
+
+import json
+import re
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from metaloop.adapters.ledger import read_ledger
+from metaloop.events import Asked, Measured, Replied
+from metaloop.testing import FakeProvider
+from workshop import Workshop, until
+
+pytest.importorskip("openai")
+pytestmark = pytest.mark.slow
+
+DRAFT = "An introduction.\n\nIts quality is 1, and that is not much.\n"
+QUALITY = re.compile(r"quality is (\d+)")
+VERSION = re.compile(r"<version-(\w+)>\n(.*?)\n</version-\1>", re.DOTALL)
+
+
+def between(text: str) -> str:
+    return f"- the quality is low: raised it\n=== DOCUMENT ===\n{text}\n=== END ==="
+
+
+def role(body: dict) -> str:
+    """Who is asked, by what it is told."""
+    told = body["messages"][0]["content"]
+    words = {
+        "find what is really wrong": "critic",
+        "You revise": "author",
+        "one document of": "synthesizer",
+        "You judge": "judge",
+    }
+    return next(role for word, role in words.items() if word in told)
+
+
+def quality(text: str) -> int:
+    found = QUALITY.search(text)
+    return int(found[1]) if found else 0
+
+
+def shown(body: dict) -> dict[str, str]:
+    """The versions of a prompt, by label, in their order."""
+    return dict(VERSION.findall(body["messages"][1]["content"]))
+
+
+def ranked(labels: list[str]) -> str:
+    return f"I compared them.\n\nRANKING: {', '.join(labels)}"
+
+
+def best_first(body: dict) -> str:
+    versions = shown(body)
+    return ranked(sorted(versions, key=lambda label: (-quality(versions[label]), len(versions[label]))))
+
+
+def first_shown(body: dict) -> str:
+    return ranked(list(shown(body)))
+
+
+def play(judge: Callable[[dict], str] = best_first, most: int = 3, **others: Callable[[dict], str]):
+    """Players of all roles. Authors raise the quality by one, up to `most`; there they change words."""
+
+    def answer(body: dict) -> str:
+        who = role(body)
+        if who in others:
+            return others[who](body)
+        user = body["messages"][1]["content"]
+        if who == "critic":
+            return f"- its quality is {quality(user)}: a reader wants more"
+        if who == "author":
+            text = re.search(r"<document>\n(.*?)\n</document>", user, re.DOTALL)[1]  # type: ignore[index]
+            raised = min(most, quality(text) + 1)
+            again = QUALITY.sub(f"quality is {raised}", text)
+            return between(
+                again if raised > quality(text) else f"{again}\nMore words were added here, for nobody's good."
+            )
+        if who == "synthesizer":
+            best = max(shown(body).values(), key=quality)
+            return between(f"{best}\nBoth of them, made one: {len(best)} letters.")
+        return judge(body)
+
+    return answer
+
+
+class Desk:
+    """A draft and its task in a folder, and the command that refines it."""
+
+    def __init__(self, folder: Path, provider: FakeProvider, draft: str = DRAFT) -> None:
+        self.made = Workshop(folder, "")
+        self.folder, self.provider = folder, provider
+        self.made.env = {"OPENAI_API_KEY": "sk-0", "OPENAI_BASE_URL": provider.url}
+        (folder / "draft.md").write_text(draft)
+        (folder / "task.md").write_text("Write an introduction of high quality.\n")
+        self.study = folder / ".metaloop/draft"
+        self.words = ("refine", "draft.md", "--task", "task.md", "--model", "fake-1")
+
+    def __call__(self, *words: str, **options: object):
+        return self.made(*self.words, *words, **options)
+
+    def passes(self) -> list[str]:
+        events = (entry.event for entry in read_ledger(self.study))
+        return [event.panel.winner for event in events if isinstance(event, Measured) and event.panel]
+
+
+def test_a_document_is_improved_until_it_holds(tmp_path: Path) -> None:
+    """Two better versions win, then it holds twice; the draft is untouched, and everything can be derived again."""
+    with FakeProvider(play()) as provider:
+        desk = Desk(tmp_path, provider)
+        done = desk("--out", "better.md")
+    assert done.code == 0, done.err
+    assert desk.passes() == ["B", "B", "A", "A"]
+    assert "the document won 2 passes running" in done.out
+    assert quality((tmp_path / "better.md").read_text()) == 3
+    assert (tmp_path / "draft.md").read_text() == DRAFT
+    assert (tmp_path / "better.md").read_text() == (desk.study / "best.md").read_text()
+    assert "raised it" not in (tmp_path / "better.md").read_text()
+    report = (desk.study / "report.md").read_text()
+    assert "## Pass 1: B wins" in report
+    assert "| 3 | fake-1 |" in report
+    assert "by lot" in done.out
+    assert desk.made("audit", str(desk.study)).code == 0
+    told = [line for line in done.err.splitlines() if line.startswith("pass")]
+    assert told[0].startswith("pass  1  B   B wins: A 3")
+
+
+def test_judges_are_asked_at_once_and_see_no_notes_and_no_names(tmp_path: Path) -> None:
+    """Each a fresh conversation; every version stands as often in each place; labels say nothing of who it is."""
+    with FakeProvider(play(most=1)) as provider:
+        desk = Desk(tmp_path, provider)
+        assert desk().code == 0
+        judged = [request.body for request in provider.requests if role(request.body) == "judge"]
+    assert len(judged) == 3 * len(desk.passes())
+    orders = [tuple(shown(body).values()) for body in judged[:3]]
+    assert all(len({order[place] for order in orders}) == 3 for place in range(3))
+    for body in judged:
+        text = json.dumps(body["messages"])
+        assert len(body["messages"]) == 2
+        assert not re.search(r"raised it|incumbent|=== |author|draft\.md", text)
+
+
+def test_a_resumed_tournament_has_the_same_passes_and_pays_for_no_answer_twice(tmp_path: Path) -> None:
+    """Interrupted in the middle of a pass, at any of its asks."""
+    with FakeProvider(play()) as provider:
+        whole = Desk(tmp_path / "whole", provider)
+        assert whole().code == 0
+    for stop in (2, 5, 9):
+        count = [0]
+
+        def slow(body: dict, stop: int = stop, count: list[int] = count) -> str:
+            count[0] += 1
+            if count[0] == stop:
+                time.sleep(8)
+            return play()(body)
+
+        with FakeProvider(slow) as provider:
+            desk = Desk(tmp_path / str(stop), provider)
+            process = desk.made.start(*desk.words)
+            until(lambda count=count, stop=stop: count[0] >= stop)
+            process.send_signal(signal.SIGKILL)
+            process.communicate(timeout=20)
+            done = desk()
+        assert done.code == 0, done.err
+        assert desk.passes() == whole.passes()
+        assert desk.made("audit", str(desk.study)).code == 0
+        events = [entry.event for entry in read_ledger(desk.study)]
+        answered = [(e.round, e.stage, e.index, e.member) for e in events if isinstance(e, Replied)]
+        assert len(answered) == len(set(answered))
+        assert len(provider.requests) <= len(answered) + 3  # those that were under way when it was killed
+
+
+def test_a_judge_that_goes_by_position_alone_decides_nothing_when_asked_twice(tmp_path: Path) -> None:
+    """Its first place is another one in the other order, so it abstains; nobody wins, and the study says why."""
+    with FakeProvider(play(first_shown)) as provider:
+        desk = Desk(tmp_path, provider)
+        done = desk("--order", "both")
+    assert desk.passes() == ["", "", ""]
+    assert done.code == 4
+    assert "3 passes running had no winner" in done.out
+    assert (desk.study / "best.md").read_text() == DRAFT
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "All three are fine in their way.",
+        "RANKING: [best], [second], [worst]",
+        "RANKING: 1, 2",
+        "",
+        "RANKING: 1 = 2, 3",
+    ],
+)
+def test_ballots_that_cannot_be_counted_are_asked_for_once_more_and_then_lost(tmp_path: Path, said: str) -> None:
+    with FakeProvider(play(lambda _: said)) as provider:
+        desk = Desk(tmp_path, provider)
+        done = desk("--max-passes", "1")
+        judged = [request for request in provider.requests if role(request.body) == "judge"]
+    assert desk.passes() == [""]
+    assert done.code == 0
+    assert len(judged) == 6
+    assert "void" in done.err
+    (panel,) = [e.event.panel for e in read_ledger(desk.study) if isinstance(e.event, Measured) and e.event.panel]
+    assert all(ballot.problem for ballot in panel.ballots)
+
+
+def test_a_judge_that_mends_its_ballot_is_counted(tmp_path: Path) -> None:
+    def hasty(body: dict) -> str:
+        return best_first(body) if len(body["messages"]) > 2 else "RANKING: 1, 1, 2"
+
+    with FakeProvider(play(hasty)) as provider:
+        desk = Desk(tmp_path, provider)
+        assert desk().code == 0
+    assert desk.passes() == ["B", "B", "A", "A"]
+
+
+def test_a_critic_that_finds_nothing_ends_it_without_a_panel(tmp_path: Path) -> None:
+    with FakeProvider(play(critic=lambda _: "Nothing.")) as provider:
+        desk = Desk(tmp_path, provider)
+        done = desk()
+        assert [role(request.body) for request in provider.requests] == ["critic", "critic"]
+    assert desk.passes() == ["A", "A"]
+    assert done.code == 0
+    assert "no other won" in done.out
+
+
+def test_a_version_that_was_cut_off_is_no_version(tmp_path: Path) -> None:
+    """It is asked for once more; then the pass is void, for nothing was judged."""
+    with FakeProvider(play(author=lambda _: "=== DOCUMENT ===\nAn intro")) as provider:
+        desk = Desk(tmp_path, provider)
+        done = desk()
+    assert desk.passes() == ["", "", ""]
+    assert done.code == 4
+    assert "cut off" in (desk.study / "report.md").read_text()
+
+
+def test_what_the_study_requires_of_a_version_is_looked_at_before_the_panel(tmp_path: Path) -> None:
+    with FakeProvider(play()) as provider:
+        desk = Desk(tmp_path, provider)
+        done = desk("--require", "quality is 1", "--max-passes", "1")
+        assert "judge" not in {role(request.body) for request in provider.requests}
+    assert done.code == 0
+    assert "which is required" in (desk.study / "report.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("draft", "words", "said"),
+    [
+        ("", (), "expected a text, found an empty file"),
+        ("x" * (2 << 20), (), "expected at most 256 KiB, found more"),
+        (DRAFT, ("--ground-truth", "none.md"), "expected a text file, found none"),
+        (DRAFT, ("--require", "("), "expected a regular expression"),
+        (DRAFT, ("--judges", "0"), "judges.count"),
+        (DRAFT, ("--role", "cook=x"), "--role: expected critic"),
+    ],
+)
+def test_bad_input_gets_a_line_and_nothing_is_done(
+    tmp_path: Path, draft: str, words: tuple[str, ...], said: str
+) -> None:
+    with FakeProvider(play()) as provider:
+        desk = Desk(tmp_path, provider, draft)
+        done = desk(*words)
+    assert done.code == 2
+    assert said in done.err
+    assert not desk.study.exists()
+    assert not provider.requests
+
+
+def test_a_model_that_goes_away_in_the_middle_is_waited_for(tmp_path: Path) -> None:
+    with FakeProvider(play()) as provider:
+        desk = Desk(tmp_path, provider)
+        process = desk.made.start(*desk.words)
+        until(lambda: len(provider.requests) > 4)
+        provider.forever = "503"
+        time.sleep(1)
+        provider.forever = ""
+        _, err = process.communicate(timeout=100)
+    assert process.returncode == 0, err
+    assert desk.passes() == ["B", "B", "A", "A"]
+
+
+def test_a_cap_in_the_middle_of_a_pass_keeps_what_was_paid_for(tmp_path: Path) -> None:
+    """The versions are there; with more money they are judged, and not written anew."""
+    with FakeProvider(play()) as provider:
+        desk = Desk(tmp_path, provider)
+        prices = {"models": {"default": {"model": "fake-1", "max_tokens": 300, "price": {"input": 100, "output": 100}}}}
+        study = {
+            "tournament": {"document": "draft.md"}, "policy": {"program_file": "task.md"}, **prices,
+            "controller": {"max_cost_usd": 0.35},
+        }  # fmt: skip
+        (tmp_path / "draft.yaml").write_text(json.dumps(study))
+        done = desk.made("run", "draft.yaml")
+        assert "cost" in desk.made("status", "draft.yaml", "--json").json["closed"]["reason"], done.out + done.err
+        written = [request for request in provider.requests if role(request.body) == "author"]
+        done = desk.made("run", "draft.yaml", "--max-cost-usd", "100")
+        assert done.code == 0, done.err
+        asked = [e.event for e in read_ledger(desk.study) if isinstance(e.event, Asked)]
+    assert written
+    assert desk.passes() == ["B", "B", "A", "A"]
+    assert len([e for e in asked if e.roles == ("author",)]) == 4
+    assert desk.made("audit", str(desk.study)).code == 0
+
+
+def desk_file(folder: Path, provider: FakeProvider, **sections: object) -> Desk:
+    """The same as a study file."""
+    desk = Desk(folder, provider)
+    keys = {
+        "tournament": {"document": "draft.md"}, "policy": {"program_file": "task.md"},
+        "models": {"default": {"model": "fake-1"}},
+    } | sections  # fmt: skip
+    (folder / "draft.yaml").write_text(json.dumps(keys))
+    return desk
+
+
+def test_a_check_asks_the_provider_and_runs_nothing(tmp_path: Path) -> None:
+    with FakeProvider(play()) as provider:
+        desk = desk_file(tmp_path, provider)
+        done = desk.made("check", "draft.yaml")
+        assert done.code == 0, done.out + done.err
+        assert {request.method for request in provider.requests} == {"GET"}
+        assert desk.made("run-one", "draft.yaml", "--params", "{}").code == 2
+    assert not desk.study.exists()
+
+
+@pytest.mark.parametrize(
+    ("sections", "said"),
+    [
+        ({"controller": {"parallel": 3}}, "controller.parallel: expected 1 with a tournament"),
+        ({"controller": {"order": "strict"}}, "controller.order: expected no order"),
+        ({"evaluation": {"rule": "proven"}}, "evaluation.rule: expected no rule"),
+        ({"baseline": "none"}, "baseline: expected none"),
+        ({"gates": [{"name": "a", "cmd": ["true"]}]}, "gates: expected none"),
+        ({"policy": {"type": "tpe", "program_file": "task.md"}}, "policy.type: expected rewrite"),
+        ({"policy": {}}, "policy.program_file: expected what the document is for"),
+        ({"models": {"judge": {"model": "x"}}}, "expected who is critic and author and synthesizer"),
+        ({"tournament": {"document": "draft.md", "judges": {"count": 3, "quorum": 4}}}, "expected at most 3"),
+        ({"tournament": {"document": "draft.md", "tie_order": ["A", "B", "B"]}}, "each once"),
+        ({"tournament": {}}, "tournament.document"),
+    ],
+)  # fmt: skip
+def test_what_a_tournament_cannot_have_is_said_before_anything_is_done(
+    tmp_path: Path, sections: dict[str, object], said: str
+) -> None:
+    with FakeProvider(play()) as provider:
+        desk = desk_file(tmp_path, provider, **sections)
+        done = desk.made("run", "draft.yaml")
+    assert done.code == 2
+    assert said in done.err
+    assert not desk.study.exists()
