@@ -159,3 +159,22 @@ def test_every_role_is_a_fresh_conversation_that_sees_no_other(monkeypatch: pyte
         critique = "a reader wants more" in text
         assert critique == (prompt.role == "author")
         assert "raised it" not in text
+
+
+def test_a_judge_whose_ballots_do_not_count_twice_running_is_told_of() -> None:
+    """The others go on deciding while there is a quorum. That points are equal, as they often are, alerts nobody."""
+    whole = lab(passes=6, k=9)
+    whole.session()
+    assert not fold(whole.entries).alerts
+    asked = count()
+
+    def judge(prompt: dict) -> str:
+        first = len(prompt["messages"]) == 2
+        return "I would rather not." if not first or next(asked) % 3 == 1 else best_first(prompt)
+
+    lame = lab(judge, passes=3)
+    lame.session()
+    assert winners(lame) == ["B", "B", "A"]
+    alerts = fold(lame.entries).alerts
+    assert len(alerts) == 2
+    assert "judge 2 of the panel: no ballot that counts in two passes running" in alerts[0]

@@ -27,7 +27,7 @@ from metaloop.adapters.projections import Paths, Projections, refuse_foreign
 from metaloop.costs import foreseen, foreseen_passes
 from metaloop.engine import Engine, Observer, Session, World, commit, open_study
 from metaloop.errors import ConfigError, Damaged, Faults, UsageError
-from metaloop.evaluators.judge import confirming, decide, measuring
+from metaloop.evaluators.judge import blind, confirming, decide, measuring
 from metaloop.evaluators.metric import reader
 from metaloop.events import Based, Directed, Resumed, StudyClosed, StudyOpened
 from metaloop.jobs import Surroundings
@@ -35,7 +35,7 @@ from metaloop.policies.opening import opening
 from metaloop.policies.params import starting
 from metaloop.roles import Ledger, Propose, Thought, Watch
 from metaloop.study import Study, fold
-from metaloop.terms import PATCHES, AgentSpec, ModelSpec, Rung, Terms
+from metaloop.terms import PASS, PATCHES, AgentSpec, ModelSpec, Rung, Terms
 from metaloop.values import Usage, digest
 from metaloop.walls import Ground
 
@@ -58,12 +58,14 @@ DESCRIPTORS = 64
 def thought_of(terms: Terms) -> Thought:
     """All that a study on these terms thinks with."""
     if terms.tournament is not None:
-        from metaloop.evaluators.panel import deciding, judging
+        from metaloop.evaluators.panel import deciding, failing, judging
         from metaloop.policies.rewrite import rewrite
 
-        return Thought(opening(rewrite()), judging(terms.tournament), confirming(terms), deciding, reader(terms))
+        return Thought(
+            opening(rewrite()), judging(terms.tournament), confirming(terms), deciding, reader(terms), notice=failing
+        )
     propose = opening(starting(terms.start, search(terms)))
-    return Thought(propose, measuring(terms), confirming(terms), decide, reader(terms), watching(terms))
+    return Thought(propose, measuring(terms), confirming(terms), decide, reader(terms), watching(terms), blind)
 
 
 def watching(terms: Terms) -> Watch | None:
@@ -472,7 +474,8 @@ def _foreseen(file: "StudyFile", role: str, spec: ModelSpec) -> Usage:
     if rules is None:
         return foreseen(told | _shown(file), trials, spec)
     size = (file.base / rules.document).stat().st_size + sum(len(told.get(name, "")) for name in ("task", "truth"))
-    return foreseen_passes(role, rules, size, trials, spec)
+    others = [each for each in PASS if each not in file.bounds.models]
+    return foreseen_passes(others if role == "default" else [role], rules, size, trials, spec)
 
 
 def asking(file: "StudyFile") -> list[str]:

@@ -4,7 +4,7 @@ Pure. A cap holds because nothing is asked that could go over it: spent, set asi
 within it. An ask that was lost with its controller stays charged at its worst case.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -69,8 +69,8 @@ def foreseen(texts: Mapping[str, str], trials: int, who: ModelSpec) -> Usage:
     return Usage(0.0, tokens_in, tokens_out, who.usd(tokens_in, tokens_out))
 
 
-def foreseen_passes(role: str, rules: Tournament, characters: int, passes: int, who: ModelSpec) -> Usage:
-    """About what it will cost to ask `role` in so many passes over a document of so many characters, task and facts
+def foreseen_passes(roles: Iterable[str], rules: Tournament, characters: int, passes: int, who: ModelSpec) -> Usage:
+    """About what it costs to ask these roles in so many passes over a document of so many characters, task and facts
     among them: four characters a token; 300 tokens of critique, and of a judge's reasons. Ballots asked for again, and
     thinking, are not in it.
     """
@@ -78,9 +78,10 @@ def foreseen_passes(role: str, rules: Tournament, characters: int, passes: int, 
     once: dict[str, tuple[float, float]] = {
         "critic": (text, 300), "author": (text + 300, text), "synthesizer": (2 * text, text), "judge": (3 * text, 300),
     }  # fmt: skip
-    into, out = once.get(role, (0.0, 0.0))
-    asks = passes * (rules.judges * (2 if rules.order == "both" else 1) if role == "judge" else 1)
-    tokens_in, tokens_out = int((into + 250) * asks), int(out * asks)
+    asks = {"judge": rules.judges * (2 if rules.order == "both" else 1)}
+    played = [(*once[role], passes * asks.get(role, 1)) for role in roles if role in once]
+    tokens_in = int(sum((into + 250) * times for into, _, times in played))
+    tokens_out = int(sum(out * times for _, out, times in played))
     return Usage(0.0, tokens_in, tokens_out, who.usd(tokens_in, tokens_out))
 
 

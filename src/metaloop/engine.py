@@ -19,7 +19,6 @@ from msgspec.structs import replace
 from metaloop.conduct import think, wanted
 from metaloop.costs import charged
 from metaloop.errors import UsageError
-from metaloop.evaluators.judge import blind
 from metaloop.events import (
     Alerted,
     Based,
@@ -391,7 +390,8 @@ class Engine:
             case Settle():
                 round = study.open[act.round]
                 decided = Decided(act.round, self.thought.decide(study, round))
-                return decided, *(Alerted(text) for text in (blind(study, round),) if text)
+                noticed = self.thought.notice(study, round) if self.thought.notice else ""
+                return decided, *([Alerted(noticed)] if noticed else [])
             case Close():
                 return (StudyClosed(act.ending.reason, act.ending.why),)
             case _:

@@ -31,6 +31,9 @@ Confirm: TypeAlias = Callable[[View], Flow[Headline]]
 Decide: TypeAlias = Callable[[Study, Round], Decision]
 """What is kept and crowned, and why, in words a person would accept."""
 
+Notice: TypeAlias = Callable[[Study, Round], str]
+"""What a person should know when this round is decided; empty for nothing."""
+
 Read: TypeAlias = Callable[["Outcome"], "Ran | Failed"]
 """What a process left behind, as a result. Strict: a number that is not finite and plain is no number."""
 
@@ -77,6 +80,7 @@ class Thought(msgspec.Struct, frozen=True):
     decide: Decide
     read: Read
     watch: Watch | None = None
+    notice: "Notice | None" = None
 
 
 # ---- jobs ------------------------------------------------------------------------------------------------------------

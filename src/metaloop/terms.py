@@ -17,6 +17,10 @@ ASKING = ("llm", "guided", "llm_diff", "rewrite")
 """Policies that ask a model."""
 
 
+PASS = ("critic", "author", "synthesizer", "judge")
+"""Who plays in a pass of a tournament."""
+
+
 class Baseline(Value, frozen=True):
     """What everything is compared with: the script's defaults, given parameters, another command, or nothing.
 

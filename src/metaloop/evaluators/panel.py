@@ -162,3 +162,19 @@ def deciding(_: Study, round: Round) -> Decision:
     if (number := named.get(round.panel.winner)) is None:
         return Decision((), None, round.panel.why)
     return Decision((number,), number, round.panel.why)
+
+
+def failing(study: Study, round: Round) -> str:
+    """That a judge's ballots could not be counted in two passes running: a panel that lost one is another panel."""
+    if round.panel is None or not study.passes:
+        return ""
+    again = sorted(_lost(round.panel) & _lost(study.passes[-1].panel))
+    if not again:
+        return ""
+    reasons = [ballot.problem for ballot in round.panel.ballots if ballot.judge == again[0] and ballot.problem]
+    who = " and ".join(str(judge + 1) for judge in again)
+    return f"judge {who} of the panel: no ballot that counts in two passes running: {reasons[-1]}; ask another model"
+
+
+def _lost(panel: Panel) -> set[int]:
+    return {ballot.judge for ballot in panel.ballots if not ballot.ranking}

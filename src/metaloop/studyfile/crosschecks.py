@@ -14,7 +14,7 @@ from metaloop.studyfile import schema
 from metaloop.studyfile.globs import Held, Tree, by_place, exists, is_dir, is_file, same
 from metaloop.studyfile.schema import Document, Fault, RangeKeys, dotted, found
 from metaloop.studyfile.yaml12 import Place
-from metaloop.terms import ASKING
+from metaloop.terms import ASKING, PASS
 from metaloop.values import Domain, Objective, Scalar, Space, accept
 
 NEEDS_SPACE = frozenset({"grid", "random", "tpe", "cmaes", "gp", "nsga2", "auto", "llm", "guided", "learned", "hybrid"})
@@ -23,9 +23,6 @@ CODING = frozenset({"llm_diff", "patches", "agent"})
 MOST_GRID = 1_000_000  # points a parameter, held in memory by whoever walks them
 FOLDERS = frozenset({"artifacts_dir", "versions_dir"})
 
-
-PASS = "critic", "author", "synthesizer", "judge"
-"""Who plays in a pass of a tournament."""
 
 MOST_DOCUMENT = 256 << 10
 """Bytes at most of a document: all of it is in most prompts of a pass."""
