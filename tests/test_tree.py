@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metaloop.audit import audit
-from metaloop.evaluators.judge import confirming, decide, measuring
+from metaloop.evaluators.judge import blind, confirming, decide, measuring
 from metaloop.evaluators.metric import reader
 from metaloop.flow import Flow, conclude
 from metaloop.policies.code import proposed
@@ -40,7 +40,7 @@ def grown(steps: Sequence[tuple[int, float]], noise: float = 0.0, lanes: int = 1
 
     given = {"rule": "strict", "baseline": Baseline(repeats=3 if noise else 1), "mutable": ("src/**",)} | terms
     made = Terms("t", Objective("score", "max"), ("train",), "patches", {}, **given)
-    thought = Thought(opening(grow), measuring(made), confirming(made), decide, reader(made))
+    thought = Thought(opening(grow), measuring(made), confirming(made), decide, reader(made), notice=blind)
     bounds = Bounds(len(steps), no_improve_limit=0, failure_rate_limit=1.0, lanes=lanes)
     return Lab(made, thought, Machine(lambda *_: "", runs=function), bounds, files=ROOT)
 
