@@ -349,3 +349,16 @@ def test_what_a_tournament_cannot_have_is_said_before_anything_is_done(
     assert done.code == 2
     assert said in done.err
     assert not desk.study.exists()
+
+
+def test_a_hint_reaches_the_author_and_nobody_else(tmp_path: Path) -> None:
+    """Left by another terminal while a pass is under way; it is told in the next."""
+    with FakeProvider(play(most=9)) as provider:
+        desk = Desk(tmp_path, provider)
+        process = desk.made.start(*desk.words, "--max-passes", "6", "--k", "6")
+        until(lambda: len(provider.requests) > 2)
+        assert desk.made("steer", str(desk.study), "hint", "mention the moon").code == 0
+        process.communicate(timeout=60)
+        told = {role(r.body) for r in provider.requests if "mention the moon" in r.body["messages"][1]["content"]}
+    assert told == {"author"}
+    assert desk.made("audit", str(desk.study)).code == 0

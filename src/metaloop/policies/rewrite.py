@@ -34,6 +34,9 @@ CORRECTIONS = 1
 NOTES, SHOWN = 500, 16_000
 """Characters at most of an author's notes as they are told, and of a reply that is shown again."""
 
+HINTS = 5
+"""The newest that people left, for the author."""
+
 CLAIMS = 8
 """Numbers that are told, of those that stand in no source."""
 
@@ -86,7 +89,9 @@ class _Pass:
             or_truth=" nor in the facts" if self.view.texts.get("truth") else "",
             scope=scope(self.rules, self.first),
         )
-        return self._messages(said, task(self.view), self._a(), f"# The problems\n\n{critique}")
+        wishes = "\n".join(f"- {plain(hint.text, NOTES)}" for hint in self.view.hints[-HINTS:])
+        told = f"# What the owner of the document asks for besides\n\n{wishes}" if wishes else ""
+        return self._messages(said, task(self.view), self._a(), f"# The problems\n\n{critique}", told)
 
     def to_synthesizer(self, revised: str) -> tuple[Message, ...]:
         """Which one comes first is drawn by lot."""
