@@ -353,7 +353,12 @@ def test_what_a_tournament_cannot_have_is_said_before_anything_is_done(
 
 def test_a_hint_reaches_the_author_and_nobody_else(tmp_path: Path) -> None:
     """Left by another terminal while a pass is under way; it is told in the next."""
-    with FakeProvider(play(most=9)) as provider:
+
+    def slow(body: dict) -> str:
+        time.sleep(0.15)
+        return play(most=9)(body)
+
+    with FakeProvider(slow) as provider:
         desk = Desk(tmp_path, provider)
         process = desk.made.start(*desk.words, "--max-passes", "6", "--k", "6")
         until(lambda: len(provider.requests) > 2)

@@ -493,15 +493,24 @@ def prices(spec: ModelSpec) -> tuple[float, float] | None:
     """
     if spec.usd_in is not None and spec.usd_out is not None:
         return spec.usd_in, spec.usd_out
+    place = {"provider_api_url": spec.base_url} if spec.base_url else {"provider_id": spec.provider}
+    return _tabled(spec.model, **place)
+
+
+def listed(model: str) -> tuple[float, float] | None:
+    """The same by a name alone, at the model's own provider; `VENDOR/NAME` as at OpenRouter."""
+    return _tabled(model, provider_id="openrouter") if "/" in model else _tabled(model)
+
+
+def _tabled(model: str, **place: str) -> tuple[float, float] | None:
     try:
         from genai_prices import Usage as Tokens
         from genai_prices import calc_price
     except ModuleNotFoundError:
         return None
-    place = {"provider_api_url": spec.base_url} if spec.base_url else {"provider_id": spec.provider}
     try:
         # a thousand tokens: some prices rise with the length of the prompt
-        price = calc_price(Tokens(input_tokens=1000, output_tokens=1000), spec.model, **place)
+        price = calc_price(Tokens(input_tokens=1000, output_tokens=1000), model, **place)
     except LookupError:
         return None
     return float(price.input_price) * 1000, float(price.output_price) * 1000

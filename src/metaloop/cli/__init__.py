@@ -24,6 +24,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Documents": {
         "refine": ("refine:refine", "a document, improved by versions that a blind panel prefers"),
+        "advise": ("advise:advise", "which strategy improves a text or a program, why, and what it costs"),
     },
     "Look": {
         "status": ("read:status", "where a study stands, and its last trials"),
