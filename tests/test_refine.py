@@ -367,3 +367,26 @@ def test_a_hint_reaches_the_author_and_nobody_else(tmp_path: Path) -> None:
         told = {role(r.body) for r in provider.requests if "mention the moon" in r.body["messages"][1]["content"]}
     assert told == {"author"}
     assert desk.made("audit", str(desk.study)).code == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "words", "said"),
+    [
+        ("llama-3.1-8b", (), "llama-3.1-8b is small"),
+        ("claude-3-5-haiku-latest", (), "stronger than itself"),
+        ("claude-3-5-haiku-latest", ("--role", "judge=claude-sonnet-4"), ""),
+        ("claude-opus-4-1", (), "drifts where nothing bounds it"),
+        ("claude-opus-4-1", ("--scope-note",), ""),
+        ("fake-1", (), ""),
+    ],
+)
+def test_what_a_tournament_is_no_good_for_is_said_at_the_start(
+    tmp_path: Path, model: str, words: tuple[str, ...], said: str
+) -> None:
+    with FakeProvider(play()) as provider:
+        desk = Desk(tmp_path, provider)
+        desk.words = (*desk.words[:-1], model)
+        done = desk("--max-passes", "1", *words)
+    assert done.code == 0, done.err
+    notes = [line for line in done.err.splitlines() if "note:" in line]
+    assert (said in notes[0] and "metaloop advise" in notes[0]) if said else not notes

@@ -1,16 +1,18 @@
 """`metaloop refine`: a document, improved by versions that a blind panel prefers."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from metaloop.cli.output import card, clean, document_at, tell, tell_json
+from metaloop.advice import tier
+from metaloop.cli.output import card, clean, document_at, say, tell, tell_json
 from metaloop.cli.run import Json, driven, exit_code, summary
 from metaloop.errors import UsageError
 from metaloop.passes import text
-from metaloop.studyfile import from_mapping
+from metaloop.studyfile import StudyFile, from_mapping
 
 TOKENS = 4096
 """Tokens of a reply at most, unless the document is so long that it needs more."""
@@ -81,6 +83,8 @@ def refine(
         "controller": controller,
     }
     file = from_mapping(raw, name=name or _name(document), base=base)
+    for note in _advised(file, bounded=scope_note or bool(ground_truth) or bool(require)):
+        say(f"metaloop: note: {clean(note)}; see `metaloop advise`", "yellow")
     ended = driven(file, quiet=json)
     code = exit_code(ended)
     if out is not None:
@@ -93,6 +97,17 @@ def refine(
     for line in card(ended.study, file.folder, ""):
         tell(clean(line), "bold" if line.startswith("  document ") else "")
     return code
+
+
+def _advised(file: StudyFile, *, bounded: bool) -> Iterator[str]:
+    """Why a tournament may not be what these models are good for, as far as their names tell."""
+    author, judge = (file.bounds.models[role].model for role in ("author", "judge"))
+    if tier(author) == "weak":
+        yield f"{author} is small: its versions are mostly alike, and a tournament gains little over a single draft"
+    if tier(author) == "mid" and tier(judge) in ("weak", "mid"):
+        yield f"{author} gains most by judges that are stronger than itself; add --role judge=NAME"
+    if tier(author) == "frontier" and not bounded:
+        yield f"{author} drifts where nothing bounds it; fix facts, parts or changes in the task, or add --scope-note"
 
 
 def _size(document: Path) -> int:
