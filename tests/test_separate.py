@@ -108,6 +108,13 @@ ATTACKS = {
         "(site / 'usercustomize.py').write_text('print(\"score=99\"); import os; os._exit(0)')",
         HONEST,
     ),
+    "leaves metrics under every name": (
+        "job = str(pathlib.Path(os.environ['HOME']).parent)\n"
+        "open(job + '/forged', 'w').write('{\"score\": 99}')\n"
+        "for name in ('metrics.json', 'train.metrics', 'outputs.metrics', 'evaluate.metrics'):\n"
+        "    os.link(job + '/forged', job + '/' + name)",
+        HONEST,
+    ),
     "leaves a link": (
         "os.unlink('predictions.json'); os.symlink('../data/labels.json', 'predictions.json')",
         "predictions.json: expected a file, found a link",

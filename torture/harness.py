@@ -72,6 +72,7 @@ class Bench:
     trials: int = 8
     lanes: int = 1
     pace: str = "0.0$((METALOOP_TRIAL % 4 * 2))"
+    level: str = "auto"
     source: Path | None = None
     env: dict[str, str] = field(default_factory=dict)
 
@@ -81,7 +82,7 @@ class Bench:
         keys = {
             "name": "s",
             "objective": {"metric": "loss", "direction": "min"},
-            "target": {"train_cmd": ["sh", "trial.sh"], "timeout_s": 30},
+            "target": {"train_cmd": ["sh", "trial.sh"], "timeout_s": 30, "sandbox": {"level": self.level}},
             "policy": {"type": "random", "params": {"x": {"low": 0.0, "high": 1.0}}, "seed": 5},
             "controller": {
                 "max_iterations": self.trials, "no_improve_limit": 0, "parallel": self.lanes, "order": "strict",

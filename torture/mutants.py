@@ -16,7 +16,7 @@ from pathlib import Path
 import crashes
 import faults
 import power
-from harness import HERE, began, report, scratch
+from harness import HERE, Bench, began, report, scratch
 
 SOURCE = HERE.parent / "src"
 
@@ -28,6 +28,13 @@ class Mutant:
     about: str
     edits: tuple[tuple[str, str, str], ...]
     passes: Callable[[Path], bool]
+
+
+@dataclass
+class Unheld(Bench):
+    """Without a sandbox, whose end would be the end of all that is in it."""
+
+    level: str = "none"
 
 
 def all_small(source: Path) -> bool:
@@ -76,16 +83,17 @@ MUTANTS = {
             (KEEPER, "        for path in self.dirs:\n            if os.path.exists(path + \"/cgroup.kill\"):",
              "        for path in ():\n            if os.path.exists(path + \"/cgroup.kill\"):"),
         ),
-        lambda source: crashes.random_kills(4, 1, source=source, trials=8),
+        lambda source: crashes.random_kills(4, 1, source=source, trials=8, make=Unheld),
     ),
     "torn-result": Mutant(
         "of a torn result what can be had is taken",
-        ((KEEPER, "        except (OSError, ValueError):\n            pass\n        if isinstance(result, dict)",
+        ((KEEPER, "        except (OSError, ValueError, RecursionError):\n            pass\n",
           "        except OSError:\n            pass\n        except ValueError:\n"
           "            none = {\"bytes\": 0, \"dropped\": 0, \"kept\": 0, \"sha256\": \"\", \"refused\": 0}\n"
           "            step = {\"name\": \"train\", \"exit\": 0, \"signal\": None, \"limit\": None, \"clean\": True}\n"
           "            result = {**handle, \"steps\": [{**step, \"wall_s\": 0.0, \"out\": none, \"err\": none}]}\n"
-          "        if isinstance(result, dict)"),),
+          ""),
+         (KEEPER, ' if result.get("seal") == seal(result, self.key) else {"state": "gone"}', "")),
         lambda source: faults.face("torn_result", source),
     ),
 }  # fmt: skip

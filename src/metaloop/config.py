@@ -303,9 +303,19 @@ def held(folder: Path) -> "Held":
 
 def slots(folder: Path) -> Path:
     """Where the candidates of a code study have their directories: outside of whatever the study is about."""
+    return _ours() / "slots" / digest(os.fsencode(folder.absolute()))[:16]
+
+
+def keys() -> Path:
+    """Where the keys of lanes are, of all studies: no trial of any of them sees this folder."""
+    return _ours() / "keys"
+
+
+def _ours() -> Path:
+    """A folder of the user's that is ours alone."""
     cache = os.environ.get("XDG_CACHE_HOME", "")
     home = Path(cache) if Path(cache).is_absolute() else Path.home() / ".cache"
-    return home / "metaloop" / "slots" / digest(os.fsencode(folder.absolute()))[:16]
+    return home / "metaloop"
 
 
 def check_host(terms: Terms) -> None:
@@ -353,7 +363,7 @@ async def _run(
 ) -> Outcome:
     from metaloop.adapters.local import LocalExecutor
 
-    executor = LocalExecutor(file.folder / "lanes", rung=study.sandbox or Rung())
+    executor = LocalExecutor(file.folder / "lanes", rung=study.sandbox or Rung(), keys=keys())
     model = _model(study, lambda role, why: engine.degraded(role, why), lambda role, what: engine.alert(role, what))
     world = World(
         ledger=ledger,
@@ -550,7 +560,8 @@ def _patches(file: "StudyFile") -> dict[str, str]:
     """
     if file.patches is None or "patches" not in {file.terms.policy, *file.terms.arms}:
         return {}
-    paths = sorted(path for path in file.patches.iterdir() if path.suffix in (".patch", ".diff", ".txt", ".md"))
+    top, kinds = file.patches.resolve(), (".patch", ".diff", ".txt", ".md")
+    paths = sorted(path for path in file.patches.iterdir() if path.suffix in kinds and path.resolve().parent == top)
     most, told = file.terms.contract.most + 1, dict[str, str]()
     for path in filter(Path.is_file, paths):
         with path.open("rb") as opened:
@@ -662,7 +673,7 @@ def _unwritable(file: "StudyFile", cwd: str) -> Iterator[ConfigError]:
 
 def _ground(file: "StudyFile", where: Surroundings) -> Ground | None:
     """What of this machine trials are kept from, and what they need; None where nothing keeps them from anything."""
-    from metaloop.adapters.ground import caches, made_of, packages, secrets
+    from metaloop.adapters.ground import caches, made_of, ours, packages, secrets
     from metaloop.adapters.sandbox import climb
 
     rung = climb(file.bounds.sandbox.level)
@@ -676,8 +687,8 @@ def _ground(file: "StudyFile", where: Surroundings) -> Ground | None:
     def named(paths: Sequence[str]) -> tuple[str, ...]:
         return tuple(os.path.normpath(Path(where.cwd, Path(path).expanduser())) for path in paths)
 
-    def parts(keys: Callable[[str], bool]) -> tuple[str, ...]:
-        named = {command[0] for key, command in commands(file.terms) if keys(key)}
+    def parts(ask: Callable[[str], bool]) -> tuple[str, ...]:
+        named = {command[0] for key, command in commands(file.terms) if ask(key)}
         found = (where.programs[name] for name in named if name in where.programs)
         return tuple(dict.fromkeys(path for each in found for path in made_of(each, apart, searched)))
 
@@ -689,9 +700,10 @@ def _ground(file: "StudyFile", where: Surroundings) -> Ground | None:
         secrets=secrets(home),
         caches=caches(home, env),
         packages=packages(home, env),
+        ours=ours(home, (*os.environ.get("PATH", "").split(os.pathsep), *sys.path, str(Path(__file__).parent))),
         project=where.cwd,
         private=(*_absolute(file.private, where.cwd), *_history(file, where.cwd)),
-        hidden=(_studies(where.folder), str(slots(file.folder).parent)),
+        hidden=(_studies(where.folder), str(_ours())),
         read=named(own.read),
         write=named(own.write),
         mounts=rung.name == "bubblewrap",

@@ -16,7 +16,7 @@ from metaloop.adapters.frozen import FrozenFiles
 from metaloop.adapters.ledger import open_ledger
 from metaloop.adapters.local import LocalExecutor
 from metaloop.adapters.sandbox import climb
-from metaloop.config import code_of, restored, surroundings, thought_of, watched
+from metaloop.config import code_of, keys, restored, surroundings, thought_of, watched
 from metaloop.engine import amiss, commit, placed
 from metaloop.errors import UsageError
 from metaloop.evaluators.judge import undone
@@ -92,7 +92,7 @@ async def _again(
     where, code = surroundings(file), code_of(file, study, tell) if study.the_terms.mutable else None
     if problem := FrozenFiles(Path(where.cwd), watched(study, code)).changed():
         raise UsageError(f"{problem}: put it back, for a trial to be run as it was")
-    executor = LocalExecutor(folder / "lanes", rung=climb(file.bounds.sandbox.level))
+    executor = LocalExecutor(folder / "lanes", rung=climb(file.bounds.sandbox.level), keys=keys())
     workspace = None if code is None else code.candidates()
     try:
         return [await _once(study, trial, run, where, executor, workspace) for run in runs]

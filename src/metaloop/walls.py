@@ -18,7 +18,8 @@ class Ground:
 
     `programs`: what candidates' commands are made of. `scoring`: the same of those that score them. `tools`: of our
     own. `secrets`: what in HOME is nobody's business. `caches`: where programs keep what may be used again. `packages`:
-    of these, what installed packages may share their files with. `project`: the user's own folder. `private`: what no
+    of these, what installed packages may share their files with. `ours`: where programs are looked for and what we are
+    made of ourselves. `project`: the user's own folder. `private`: what no
     candidate may see, and where git keeps it. `hidden`: folders of studies, and of all candidates. `read`, `write`:
     what the user named besides.
     """
@@ -29,6 +30,7 @@ class Ground:
     secrets: tuple[str, ...] = ()
     caches: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
+    ours: tuple[str, ...] = ()
     project: str = ""
     private: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
@@ -86,7 +88,7 @@ def _users(own: Sandbox, ground: Ground, step: Step, cwd: str, directory: str) -
 
 def _agents(ground: Ground, cwd: str, directory: str) -> Walls:
     """A coding agent. Whatever of the machine it may write to, what scores candidates is made of is not among it."""
-    made = (*ground.programs, *ground.scoring, *ground.tools, *ground.packages, ground.project)
+    made = (*ground.programs, *ground.scoring, *ground.tools, *ground.packages, *ground.ours, ground.project)
     return Walls(
         host=True,
         read=(*ground.read, *made),

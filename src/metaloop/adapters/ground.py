@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 SECRETS = (
@@ -55,6 +55,14 @@ def packages(home: str, env: Mapping[str, str]) -> tuple[str, ...]:
     """Where installers keep packages."""
     told = (env[name] for name in ("UV_CACHE_DIR", "PIP_CACHE_DIR") if name in env)
     return tuple(path for path in (*(f"{home}/{name}" for name in PACKAGES if home), *told) if Path(path).is_dir())
+
+
+def ours(home: str, places: Iterable[str]) -> tuple[str, ...]:
+    """Folders where programs and modules are looked for, but for such as hold HOME; those of the system are there
+    anyway.
+    """
+    found = dict.fromkeys(os.path.normpath(place) for place in places if place.startswith("/"))
+    return tuple(path for path in found if Path(path).is_dir() and _may_hold(path, home))
 
 
 def made_of(program: str, apart: Sequence[str], path: str = "") -> tuple[str, ...]:

@@ -53,6 +53,16 @@ def enforced() -> tuple[str, ...]:
     return ("wall clock", "output", "open files", *sorted(found))
 
 
+def trusted(name: str) -> str:
+    """A program of the machine's that we run ourselves: one outside of HOME, if there is one, which no agent could have
+    put there; empty where there is none at all.
+    """
+    home = os.path.realpath(os.environ.get("HOME", "") or "/")
+    places = [place for place in os.environ.get("PATH", os.defpath).split(os.pathsep) if place]
+    away = [place for place in places if home == "/" or not Path(os.path.realpath(place)).is_relative_to(home)]
+    return shutil.which(name, path=os.pathsep.join(away) or os.defpath) or shutil.which(name) or ""
+
+
 def program(name: str, cwd: str, path: str | None) -> str | None:
     """The file that `name` runs, as a trial started in `cwd` with this PATH finds it; None where there is none.
 

@@ -822,7 +822,11 @@ class Trial:
         return read_metrics(self.job["metrics"], self.dir, self.limits["metrics_cap"])
 
     def set_aside(self, name: str) -> None:
-        """The metrics are those of the last step but for gates: what another one left under their name is not."""
+        """The metrics are those of the last step but for gates: what another one left under their name is not.
+
+        Whatever stands at the new name goes first: between two names of one file a rename does nothing.
+        """
+        unlink(name, self.dir)
         try:
             os.rename(self.job["metrics"], name, src_dir_fd=self.dir, dst_dir_fd=self.dir)
         except FileNotFoundError:

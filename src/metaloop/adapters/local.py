@@ -5,6 +5,7 @@ no process but the launcher it started.
 """
 
 import asyncio
+import contextlib
 import errno
 import functools
 import hashlib
@@ -60,11 +61,19 @@ class LocalExecutor:
     """
 
     def __init__(
-        self, lanes_dir: Path, *, idle_s: float = 30.0, output_total: int | None = None, rung: Rung | None = None
+        self,
+        lanes_dir: Path,
+        *,
+        idle_s: float = 30.0,
+        output_total: int | None = None,
+        rung: Rung | None = None,
+        keys: Path | None = None,
     ) -> None:
         """`idle_s`: how long a keeper stays without a controller and a job. `output_total`: bytes that end a step.
-        `rung`: what steps with walls are confined by; without one they are refused.
+        `rung`: what steps with walls are confined by; without one they are refused. `keys`: a folder that no trial
+        sees, where the keys of lanes are; without one, each is in its lane.
         """
+        self._keys = keys
         self._dir, self._idle, self._output_total, self._rung = lanes_dir, idle_s, output_total, rung
         self._lanes: dict[int, _Lane] = {}
 
@@ -109,7 +118,7 @@ class LocalExecutor:
 
     def _lane(self, number: int) -> "_Lane":
         if number not in self._lanes:
-            self._lanes[number] = _Lane(self._dir / str(number), self._idle)
+            self._lanes[number] = _Lane(self._dir / str(number), self._idle, self._keys)
         return self._lanes[number]
 
     async def _ask(self, op: str, text: str) -> Running | Outcome | Gone:
@@ -334,8 +343,8 @@ class _Lost(Exception):
 class _Lane:
     """One keeper, attached when first needed and replaced when it dies. Any number of calls may be under way."""
 
-    def __init__(self, path: Path, idle_s: float) -> None:
-        self._path, self._idle = path, idle_s
+    def __init__(self, path: Path, idle_s: float, keys: Path | None = None) -> None:
+        self._path, self._idle, self._keys = path, idle_s, keys
         self._ids = itertools.count()
         self._waiting: dict[int, asyncio.Future[_Answer]] = {}
         self._attaching = asyncio.Lock()
@@ -459,6 +468,8 @@ class _Lane:
     async def _launch(self) -> None:
         """Returns when a keeper serves the lane, or somebody else's may."""
         self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with contextlib.suppress(OSError):  # then the keeper draws one, and keeps it in its lane
+            self._lay_key()
         command = (interpreter(), "-I", "-S", runnable(keeper), str(self._path), f"{self._idle:f}")
         pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
         launcher = await asyncio.create_subprocess_exec(
@@ -470,6 +481,27 @@ class _Lane:
         elif launcher.returncode != 0:
             why = said.decode(errors="replace").strip().rpartition("\n")[2]
             raise ExecutorError(f"cannot start a keeper for the lane {self._path}: {why or launcher.returncode}")
+
+    def _lay_key(self) -> None:
+        """The lane's key is a link to where it can be read by nobody who merely sees the lane."""
+        link = self._path / "key"
+        if self._keys is None or link.exists():
+            return
+        self._keys.mkdir(mode=0o700, parents=True, exist_ok=True)
+        own = self._keys.absolute() / hashlib.sha256(os.fsencode(self._path.resolve())).hexdigest()[:16]
+        if not own.exists():
+            draft = own.with_suffix(f".{os.getpid()}")
+            with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+                file.write(os.urandom(keeper.KEY // 2).hex().encode())
+                file.flush()
+                os.fsync(file.fileno())
+            with contextlib.suppress(FileExistsError):  # another controller was faster, and a keeper may know its key
+                os.link(draft, own)
+            draft.unlink()
+        draft = link.with_suffix(f".{os.getpid()}")
+        draft.unlink(missing_ok=True)
+        draft.symlink_to(own)
+        draft.rename(link)
 
     async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

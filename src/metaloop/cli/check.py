@@ -29,7 +29,17 @@ from metaloop.adapters.sandbox import climb, missing
 from metaloop.adapters.workspace.trash import deleted
 from metaloop.cli.output import clean, say, tell, tell_json
 from metaloop.cli.run import File, Json, announce, patch_text, paths
-from metaloop.config import Outcome, check_host, drive, holding, resumed, surroundings, unenforceable, unreadable
+from metaloop.config import (
+    Outcome,
+    check_host,
+    drive,
+    holding,
+    keys,
+    resumed,
+    surroundings,
+    unenforceable,
+    unreadable,
+)
 from metaloop.edits.diffs import diff
 from metaloop.errors import BaselineError, BudgetError, Faults, MetaloopError, UsageError
 from metaloop.events import Directed, Entry, Finished
@@ -391,7 +401,7 @@ def _sweep(parent: Path) -> None:
 
 async def _end(folder: Path) -> None:
     """Stops what still runs of a study whose controller was killed."""
-    study, executor = fold(read_ledger(folder)), LocalExecutor(folder / "lanes")
+    study, executor = fold(read_ledger(folder)), LocalExecutor(folder / "lanes", keys=keys())
     runs = [study.prepare, *(run for trial in study.trials.values() for run in trial.runs.values())]
     try:
         for run in runs:

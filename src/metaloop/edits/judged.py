@@ -120,6 +120,8 @@ def _segments(text: str) -> list[tuple[int, list[str]]] | str:
 
 def _slip(text: str) -> str:
     """Why a text is no Python; empty where it is. `symtable` is the parser without a tree of objects: half the time."""
+    if problem := _excessive(text):
+        return problem
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -131,6 +133,23 @@ def _slip(text: str) -> str:
         return "nesting too deep to read"
     except ValueError as error:
         return str(error)
+    return ""
+
+
+_CHAIN = re.compile(r"\.[\s\\]*+\w++(?:[\s\\]*+\.[\s\\]*+\w++)*+")
+_SCOPE = re.compile(r"\b(?:def|lambda|class)\b")
+_FORMATTED = re.compile(r"\b(?:[fF][rR]?|[rR][fF])[\"']")
+DOTS, SCOPES, BRACES = 1000, 10_000, 20_000
+
+
+def _excessive(text: str) -> str:
+    """What a text has so much of that Python's parser would take time and memory by the square of it."""
+    if any(chain[0].count(".") > DOTS for chain in _CHAIN.finditer(text)):
+        return f"a name of more than {DOTS} parts"
+    if sum(1 for _ in _SCOPE.finditer(text)) > SCOPES:
+        return f"more than {SCOPES} functions and classes"
+    if text.count("{") > BRACES and _FORMATTED.search(text):
+        return f"more than {BRACES} braces in a file with formatted strings"
     return ""
 
 

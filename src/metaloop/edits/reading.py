@@ -1,6 +1,7 @@
 """A proposal's text as its parts: sections of diffs, blocks, whole files. Nothing is known here of what files hold."""
 
 import re
+from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import takewhile
 from typing import Literal, NamedTuple, TypeAlias
@@ -115,6 +116,7 @@ class Reader:
         self.strings = True  # whether fences within strings of Python may be told from others
         self.nested = 0  # fences with edits that began in one that had not ended
         self.blocks = 0
+        self._later: tuple[list[int], list[bool]] | None = None
 
     def read(self) -> None:
         while self.at < len(self.lines) and len(self.faults) < FAULTS:
@@ -156,7 +158,7 @@ class Reader:
         self.thought = True
         for index in range(self.at, len(self.lines)):
             if close := _CLOSED.search(self.lines[index]):
-                self.at, self.lines[index] = index, self.lines[index][close.end() :]
+                self.at, self.lines[index], self._later = index, self.lines[index][close.end() :], None
                 return
         self.at = len(self.lines)
 
@@ -164,7 +166,7 @@ class Reader:
         """All that was read so far was thought."""
         self.parts, self.unnamed, self.faults = [], [], []
         self.thought, self.name, self.beside, self.fence = True, "", "", None
-        self.at, self.lines[index] = index, rest
+        self.at, self.lines[index], self._later = index, rest, None
 
     # ---- fences
 
@@ -230,13 +232,20 @@ class Reader:
         target = name or (self.files.mutable[0] if len(self.files.mutable) == 1 else "")
         if language not in _MARKUP and (language not in _NO_LANGUAGE or not target.endswith(_DOCUMENTS)):
             return False
-        inside = False
-        for index in range(end + 1, len(self.lines)):
-            if fence := _FENCE.match(self.lines[index]):
-                if not inside and not fence["info"].strip():
-                    return True
-                inside = bool(fence["info"].strip())
-        return False
+        where, alone = self._later = self._later or self._alone()
+        return alone[bisect_right(where, end)]
+
+    def _alone(self) -> tuple[list[int], list[bool]]:
+        """The lines of all fences; and of each, whether it or one after it has no language, and closes none that has
+        one, if nothing is open where it stands. Found from the end, so that each is looked at once.
+        """
+        found = ((index, _FENCE.match(line)) for index, line in enumerate(self.lines))
+        fences = [(index, bool(fence["info"].strip())) for index, fence in found if fence]
+        alone, after = [False], False
+        for _, named in reversed(fences):
+            here, after = (after, after) if named else (True, alone[-1])
+            alone.append(here)
+        return [index for index, _ in fences], alone[::-1]
 
     # ---- SEARCH/REPLACE
 

@@ -169,6 +169,9 @@ class Checks:
         controller = self.document.controller
         if controller.prune != "none" and controller.order == "strict" and self.sound("controller"):
             yield Fault(("controller", "prune"), "expected order: free: what is pruned depends on when trials report")
+        if controller.prune != "none" and self.document.target.outputs and self.sound("controller", "target.outputs"):
+            message = "expected none with a separate scorer: what candidates report of themselves is not believed"
+            yield Fault(("controller", "prune"), message)
 
     def _target(self) -> Iterator[Fault]:
         target = self.document.target

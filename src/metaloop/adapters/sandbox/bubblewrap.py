@@ -9,16 +9,16 @@ root as well.
 Not covered. A socket in a folder that is shown can be connected to, read-only or not: show no folder with sockets of
 services. With the network on, that includes the machine's abstract sockets. What is hidden must exist when the job is
 started. A hidden file with another name (a hard link) can be read by that name. What is mounted on the machine later
-appears as it is there. `devices` shows all of /dev but block devices, pseudo-terminals and message queues: consoles
-too, to who owns them. PWD is set.
+appears as it is there. `devices` shows what /dev has when the step begins, but for block devices, terminals, memory and
+message queues; a folder in it (`/dev/dri`) is the machine's, to write as well. PWD is set.
 """
 
 import functools
 import os
-import shutil
 from collections.abc import Mapping
 
-from metaloop.adapters.sandbox.places import Kind, block_devices, depth, is_folder, named
+from metaloop.adapters.host import trusted
+from metaloop.adapters.sandbox.places import Kind, depth, devices, is_folder, named
 from metaloop.roles import Walls
 
 ALWAYS = (
@@ -26,6 +26,9 @@ ALWAYS = (
     "--new-session", "--cap-drop", "ALL",
 )  # fmt: skip
 SHOWN = ("read", "write")
+MACHINES = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs")
+"""What of /proc is the machine's, and root's to write, with capabilities or without."""
+
 LEAST = 4096  # a tmpfs of no bytes is one without a limit
 MOST_WORDS = 8900  # bubblewrap takes 9000, the command's own among them
 
@@ -33,7 +36,7 @@ MOST_WORDS = 8900  # bubblewrap takes 9000, the command's own among them
 @functools.cache
 def found() -> str:
     """The program; empty where there is none."""
-    return shutil.which("bwrap") or ""
+    return trusted("bwrap")
 
 
 def arguments(cwd: str, walls: Walls, env: Mapping[str, str]) -> list[str]:
@@ -51,7 +54,7 @@ def arguments(cwd: str, walls: Walls, env: Mapping[str, str]) -> list[str]:
         if _above(path, what) not in SHOWN and not path.startswith(("/proc/", "/dev/")):
             mounts[path] = ["--symlink", says, path]
     closed = [path for path, words in mounts.items() if words[:2] == ["--perms", "0555"]]
-    closed += [path for path, is_ours in (("/dev", not walls.devices), ("/", "/" not in kinds)) if is_ours]
+    closed += ["/dev", *([] if "/" in kinds else ["/"])]
     words = [*ALWAYS, *(() if walls.network else ("--unshare-net",))]
     for path in sorted(mounts, key=depth):  # what lies deeper comes later, and holds
         words += mounts[path]
@@ -68,10 +71,9 @@ def _own(walls: Walls, host: bool) -> dict[str, list[str]]:
     size = () if walls.scratch is None else ("--size", str(max(LEAST, walls.scratch)))  # else half of the memory
     scratch = ["--perms", "1777", *size, "--tmpfs"]
     own = {"/proc": ["--proc", "/proc"], "/dev": ["--dev", "/dev"], "/dev/shm": [*scratch, "/dev/shm"]}
+    own |= {path: ["--ro-bind-try", path, path] for path in (MACHINES if not os.geteuid() else ())}
     if walls.devices:
-        own["/dev"] = ["--dev-bind", "/dev", "/dev"]
-        own |= {path: [*empty, path] for path in ("/dev/pts", "/dev/mqueue") if is_folder(path)}
-        own |= {path: ["--ro-bind", "/dev/null", path] for path in block_devices()}
+        own |= {path: ["--dev-bind-try", path, path] for path in devices()}
     if walls.scratch is not None:
         own["/tmp"] = [*scratch, "/tmp"]
     if host and is_folder("/run"):

@@ -5,6 +5,7 @@ What a path leads through is looked up here, once. Whoever uses it later has to 
 
 import functools
 import os
+import re
 import stat
 from collections.abc import Iterable
 from pathlib import Path
@@ -98,7 +99,18 @@ def named(walls: Walls) -> tuple[dict[str, Kind], dict[str, str]]:
     return kinds, links
 
 
-def block_devices(folder: str = "/dev") -> list[str]:
-    """Whole disks, which no program needs and root owns."""
+NO_DEVICES = re.compile(r"(tty|vcs|pts|ptmx|console|shm|mqueue|core|fd|std|null|zero|full|u?random|k?mem|port|kmsg)")
+"""How the names in /dev begin that a program has of its own, or that are terminals and memory, of which it has none."""
+
+
+def devices(folder: str = "/dev") -> list[str]:
+    """What a program that needs devices is shown of the machine's: no disks, which root owns, and nothing that is a
+    plain file.
+    """
     with os.scandir(folder) as entries:
-        return sorted(entry.path for entry in entries if stat.S_ISBLK(entry.stat(follow_symlinks=False).st_mode))
+        return sorted(entry.path for entry in entries if _is_device(entry) and not NO_DEVICES.match(entry.name))
+
+
+def _is_device(entry: os.DirEntry[str]) -> bool:
+    mode = entry.stat(follow_symlinks=False).st_mode
+    return stat.S_ISCHR(mode) or stat.S_ISDIR(mode)

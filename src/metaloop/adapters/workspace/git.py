@@ -7,12 +7,12 @@ import hashlib
 import itertools
 import os
 import select
-import shutil
 import subprocess
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+from metaloop.adapters.host import trusted
 from metaloop.errors import Damaged, ExecutorError, UsageError
 
 PATIENCE_S = 60.0
@@ -102,7 +102,7 @@ def first_line(said: bytes) -> str:
 
 
 def _program() -> str:
-    if (found := shutil.which("git")) is None:
+    if not (found := trusted("git")):
         raise UsageError("expected git on PATH, found none: install it, on Debian or Ubuntu: apt install git")
     return found
 

@@ -1,6 +1,7 @@
 """What a packing has to be; and the gate: small heaps that have to come out right, before a candidate is measured.
 
-No candidate may change this file.
+No candidate may change this file. But the gate runs the candidate in its own process, which could end it as if all were
+right: so score.py looks at the same heaps again, where none of its code runs.
 """
 
 from collections import Counter

@@ -6,7 +6,7 @@ No candidate sees this file at work, or may change it.
 import json
 from random import Random
 
-from check import faults
+import check
 
 HEAPS = 40
 
@@ -20,12 +20,13 @@ def heap(number):
 def main():
     with open("packings.json") as file:
         packings = json.load(file)
-    if len(packings) != HEAPS:
-        raise SystemExit(f"expected {HEAPS} packings, found {len(packings)}")
+    heaps = [*check.HEAPS, *(heap(number) for number in range(HEAPS))]
+    if len(packings) != len(heaps):
+        raise SystemExit(f"expected {len(heaps)} packings, found {len(packings)}")
     for number, packed in enumerate(packings):
-        if wrong := faults(heap(number), packed):
+        if wrong := check.faults(heaps[number], packed):
             raise SystemExit(f"heap {number}: {wrong}")
-    print(f"boxes={sum(map(len, packings))}")  # the line that the study reads
+    print(f"boxes={sum(map(len, packings[len(check.HEAPS) :]))}")  # the line that the study reads
 
 
 if __name__ == "__main__":
