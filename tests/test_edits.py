@@ -1028,3 +1028,30 @@ def test_a_diff_of_large_texts_takes_about_linear_time(lines: str):
     other = "y\n" + lines[: len(lines) // 2].replace("1", "2") + "z\nx\n" * 1000 + lines[len(lines) // 2 :]
     assert diff({"a": lines}, {"a": other})
     assert time.process_time() - start < 3
+
+
+EXCESSIVE = {
+    "names of many parts": "def f():\n    import a" + ".b" * 400_000 + "\n",
+    "names of many parts, in lines": "def f():\n    import a" + ".\\\n b" * 200_000 + "\n",
+    "braces": "x = f'" + "{a}" * 150_000 + "'\n",
+    "functions": "def g():\n" + "    def f(): pass\n" * 40_000,
+    "blanks": "a" + " " * 900_000 + "\n",
+    "dots": "a" + "." * 900_000 + "\n",
+}
+
+
+@pytest.mark.parametrize("kind", EXCESSIVE)
+def test_a_text_that_python_would_choke_on_is_refused_at_once(kind: str) -> None:
+    """Its parser takes time and memory by the square of some things."""
+    began = time.monotonic()
+    broken = judge({"a.py": "x = 1\n"}, {"a.py": EXCESSIVE[kind]}, Contract(("*.py",)))
+    assert time.monotonic() - began < 3
+    assert broken is None or broken.code == "syntax_error"
+    assert (broken is None) == (kind == "blanks")
+
+
+def test_fences_without_end_are_read_in_no_time() -> None:
+    text = "notes.md\n" + "````md\na\n````\n" * 4000 + "\n" * 980_000
+    began = time.monotonic()
+    edit(text, {"notes.md": "a\n"}, Contract(("*.md",)))
+    assert time.monotonic() - began < 10

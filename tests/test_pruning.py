@@ -1,6 +1,7 @@
 """Trials that cannot win are ended early, by what they report, and that is no failure."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -108,3 +109,15 @@ def test_pruning_and_strict_order_do_not_go_together(tmp_path: Path) -> None:
     done = w.run()
     assert done.code == 2
     assert "controller.prune: expected order: free" in done.err
+
+
+def test_what_candidates_report_of_themselves_prunes_nothing_where_a_scorer_is_apart(tmp_path: Path) -> None:
+    """A study that asks for it is refused: it would believe them."""
+    made = Workshop(tmp_path, "print('score=1')")
+    made.write(
+        target={"eval_cmd": [sys.executable, "score.py"], "outputs": ["out.json"]}, controller={"prune": "median"}
+    )
+    (tmp_path / "score.py").write_text("print('score=1')")
+    done = made.run()
+    assert done.code == 2
+    assert "controller.prune: expected none with a separate scorer" in done.err

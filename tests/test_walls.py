@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from metaloop.adapters.ground import caches, made_of, secrets
+from metaloop.adapters.host import trusted
 from metaloop.adapters.ledger import read_ledger
 from metaloop.adapters.sandbox import climb
 from metaloop.study import fold
@@ -199,6 +200,22 @@ def agents(
     return found(made, "trials/agent-*/*/agent.out")
 
 
+def test_what_we_run_ourselves_is_looked_for_outside_of_home_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent that has HOME could have put something there."""
+    for place in ("home/bin", "away"):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "tool").write_text("#!/bin/sh\n")
+        (tmp_path / place / "tool").chmod(0o755)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PATH", f"{tmp_path}/home/bin:{tmp_path}/away")
+    assert trusted("tool") == str(tmp_path / "away/tool")
+    (tmp_path / "away/tool").unlink()
+    assert trusted("tool") == str(tmp_path / "home/bin/tool")
+    assert trusted("no such tool") == ""
+
+
 def scorers_python(made: Workshop, place: Path) -> Path:
     """A virtual environment of the scorer's."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True)
@@ -213,7 +230,8 @@ def test_an_agent_can_change_nothing_that_candidates_are_scored_by(tmp_path: Pat
     home = tmp_path / "home"
     (home / ".cache/uv").mkdir(parents=True)
     (home / ".netrc").write_text("mine")
-    made.env |= {"XDG_CACHE_HOME": str(home / ".cache")}
+    (home / "bin").mkdir()
+    made.env |= {"XDG_CACHE_HOME": str(home / ".cache"), "PATH": f"{home}/bin:{os.environ['PATH']}"}
     venv = scorers_python(made, home / ".cache/venv")
     (made.folder / "data/labels.json").chmod(0o644)
     with socket.socket(socket.AF_UNIX) as service:
@@ -229,6 +247,8 @@ def test_an_agent_can_change_nothing_that_candidates_are_scored_by(tmp_path: Pat
             "the scorer": f"write({str(made.folder / 'score.py')!r})",
             "the scorer's Python": f"write({str(venv / 'lib/sitecustomize.py')!r})",
             "its packages": f"write({str(home / '.cache/uv/x')!r})",
+            "a folder where programs are looked for": f"write({str(home / 'bin/git')!r})",
+            "a device": "write('/dev/of-an-agent')",
             "slots": f"listed({str(home / '.cache/metaloop/slots')!r})",
             "the study": f"read({str(made.study / 'ledger.jsonl')!r})",
             "a secret": f"read({str(home / '.netrc')!r})",
@@ -258,6 +278,9 @@ def test_what_is_shown_to_candidates_hides_what_was_hidden(tmp_path: Path) -> No
     home = tmp_path / "home"
     home.mkdir()
     (home / ".netrc").write_text("mine")
+    other = Workshop(tmp_path / "other")
+    other.env = made.env
+    assert other.run("--max-iterations", "1").code == 0
     venv = scorers_python(made, tmp_path / "elsewhere/venv")
     probes = {
         "labels": f"read({str(made.folder / 'data/labels.json')!r})",
@@ -265,6 +288,7 @@ def test_what_is_shown_to_candidates_hides_what_was_hidden(tmp_path: Path) -> No
         "slots": f"listed({str(tmp_path / 'cache/metaloop/slots')!r})",
         "the study": f"read({str(made.study / 'ledger.jsonl')!r})",
         "a secret": f"read({str(home / '.netrc')!r})",
+        "another study's key": f"read({str(other.study / 'lanes/0/key')!r})",
         "its own folder": "listed('data')",
     }
     hidden = {
