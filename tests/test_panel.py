@@ -12,6 +12,7 @@ from metaloop.audit import audit
 from metaloop.config import prompt_texts, thought_of
 from metaloop.events import Measured, Replied
 from metaloop.flow import Prompt
+from metaloop.passes import page
 from metaloop.study import fold
 from metaloop.terms import Baseline, Bounds, Terms, Tournament
 from metaloop.testing import Lab, Machine, ScriptedModel
@@ -178,3 +179,25 @@ def test_a_judge_whose_ballots_do_not_count_twice_running_is_told_of() -> None:
     alerts = fold(lame.entries).alerts
     assert len(alerts) == 2
     assert "judge 2 of the panel: no ballot that counts in two passes running" in alerts[0]
+
+
+def longest_first(asked: dict) -> str:
+    versions = shown(asked)
+    return ranked(sorted(versions, key=lambda label: -len(versions[label].split())))
+
+
+def first_place_first(asked: dict) -> str:
+    return ranked(list(shown(asked)))
+
+
+@pytest.mark.parametrize(
+    ("judge", "said"),
+    [(longest_first, "The longest version came first"), (first_place_first, "By place shown"), (best_first, "")],
+)
+def test_a_panel_that_goes_by_length_or_place_alone_is_reported(judge: Callable[[dict], str], said: str) -> None:
+    whole = lab(judge, passes=8, k=9, margin=0)
+    whole.session()
+    report = page(fold(whole.entries))
+    suspects = [line for line in report.splitlines() if "the panel may go by that" in line]
+    assert "Judges agree by Kendall's W" in report
+    assert [said in line for line in suspects] == [True] * bool(said) or (judge is best_first and not said)

@@ -1,9 +1,17 @@
 """A tournament as people read it: pass by pass, each ballot, and what it would look like by chance. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TypedDict
 
-from metaloop.ballots import by_chance, passes_to
+from metaloop.panelstats import (
+    Seen,
+    agreement,
+    chance_of_incumbent,
+    flips,
+    length_bias,
+    passes_to_streak,
+    position_bias,
+)
 from metaloop.study import Pass, Study, Trial
 from metaloop.values import Ballot, Refused
 
@@ -37,11 +45,11 @@ def chance(study: Study) -> str:
     """What random ballots would have come to under the same rules, in a sentence."""
     rules = study.the_terms.tournament
     assert rules is not None
-    alone = by_chance(rules.judges, 3, rules.margin, rules.tie_order)
-    expected = passes_to(rules.k, alone)
+    alone = chance_of_incumbent(rules.judges, tie_order=rules.tie_order, margin=rules.margin)
+    expected = passes_to_streak(alone, rules.k)
     return (
-        f"With ballots drawn by lot the document would win {alone:.0%} of the passes, and {rules.k} running after "
-        f"{expected:.3g} on average; here it won {_share(study)}."
+        f"With ballots drawn by lot the document would win {float(alone):.0%} of the passes, and {rules.k} running "
+        f"after {expected:.3g} on average; here it won {_share(study)}."
     )
 
 
@@ -60,6 +68,68 @@ def drifts(study: Study) -> str:
         f"The document won {winners.count('A')} of {len(winners)} passes, and AB {winners.count('AB')}: it drifts. Fix "
         "what must not change (facts, length of each part, structure) in the task, or set tournament.scope_note."
     )
+
+
+# ---- the panel itself ------------------------------------------------------------------------------------------------
+
+SUSPECT = 0.01
+"""The chance below which a panel is said to go by something else than the text."""
+
+
+def biases(study: Study) -> Iterator[str]:
+    """What all valid ballots on three versions say of their judges, a sentence each; nothing while there are few."""
+    full = [each for each in study.passes if len(each.panel.points) == len(NAMES) + 1]
+    valid = [(each, ballot) for each in full for ballot in each.panel.ballots if ballot.ranking]
+    if len(valid) < FEW:
+        return
+    places = position_bias(Seen(ballot.shown, ballot.ranking) for _, ballot in valid)
+    wins = ", ".join(map(str, places.wins))
+    yield f"By place shown, versions came first {wins} times (p = {places.p:.2g}){_suspect(places.p)}."
+    lengths = {each.round: _lengths(study, each) for each in full}
+    longest = length_bias((ballot.ranking, lengths[each.round]) for each, ballot in valid)
+    odd = min(longest.more, longest.fewer)
+    yield (
+        f"The longest version came first {longest.wins} times of {longest.ballots} (p = {min(1.0, 2 * odd):.2g})"
+        f"{_suspect(2 * odd)}; Kendall's tau of length and rank is {longest.correlation:+.2f}."
+    )
+    panels = [[ballot.ranking for ballot in each.panel.ballots if ballot.ranking] for each in full]
+    if judged := [panel for panel in panels if len(panel) > 1]:
+        agreed = agreement(judged)
+        yield f"Judges agree by Kendall's W = {agreed.w:.2f} (0 none, 1 one mind); ballots by lot: p = {agreed.p:.2g}."
+    rules = study.the_terms.tournament
+    if rules is not None and rules.order == "both":
+        pairs = [(a.ranking or None, b.ranking or None) for each in full for a, b in _twos(each.panel.ballots)]
+        turned = flips(pairs)
+        yield f"Of {turned.pairs} judges that were asked in both orders, {turned.flipped} changed their first place."
+
+
+FEW = 6
+"""Ballots below which nothing is said of a panel's judges."""
+
+
+def _twos(ballots: Sequence[Ballot]) -> Iterator[tuple[Ballot, Ballot]]:
+    return zip(ballots[::2], ballots[1::2], strict=True)
+
+
+def _suspect(p: float) -> str:
+    return ": **the panel may go by that**" if p < SUSPECT else ""
+
+
+def _lengths(study: Study, each: Pass) -> dict[str, int]:
+    """Words of every version of a pass, by name."""
+    rules = study.the_terms.tournament
+    assert rules is not None
+    trials = {"A": _held(study, each), **dict(zip(NAMES, each.trials, strict=True))}
+    changes = {name: study.trials[number].change for name, number in trials.items()}
+    files = {name: (study.base | change.files)[rules.document] for name, change in changes.items()}
+    return {name: len(study.contents[digest].split()) for name, digest in files.items()}
+
+
+def _held(study: Study, each: Pass) -> int:
+    """The trial that was A in a pass: the one that both of its own grew from."""
+    parent = study.trials[each.trials[0]].proposal.parent
+    assert parent is not None, "every version grows from the one that holds"
+    return parent
 
 
 # ---- a page ----------------------------------------------------------------------------------------------------------
@@ -81,6 +151,9 @@ def _page(study: Study) -> Iterator[str]:
     if told := drifts(study):
         yield ""
         yield f"**{told}**"
+    for sentence in biases(study):
+        yield ""
+        yield sentence
     for index, each in enumerate(study.passes):
         yield ""
         yield from _pass(study, index, each)

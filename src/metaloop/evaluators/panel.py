@@ -10,7 +10,7 @@ from typing import cast
 
 from msgspec.structs import replace
 
-from metaloop.ballots import borda, orders, parse, together, winner
+from metaloop.ballots import borda, joined, orders, parse, winner
 from metaloop.events import Reply
 from metaloop.flow import Flow, Message, Prompt, conclude
 from metaloop.roles import Measure, Measurement, Verdict
@@ -93,10 +93,10 @@ def _drawn(view: View, terms: Tournament, names: tuple[str, ...]) -> list[Ballot
     """Who sees what in which order, under which labels: drawn by lot for each."""
     dice = view.rng("panel")
     drawn = orders(names, terms.judges, terms.order, dice)
-    each = 2 if terms.order == "both" else 1
     return [
-        Ballot(at // each, order, tuple(dice.sample(LABELS[: len(names)], len(names))))
-        for at, order in enumerate(drawn)
+        Ballot(judge, order, tuple(dice.sample(LABELS[: len(names)], len(names))))
+        for judge, of_judge in enumerate(drawn)
+        for order in of_judge
     ]
 
 
@@ -139,7 +139,7 @@ def _counted(terms: Tournament, names: tuple[str, ...], ballots: Sequence[Ballot
     """What the ballots come to."""
     valid = [ballot.ranking or None for ballot in ballots]
     if terms.order == "both":
-        valid = [together(*pair) for pair in zip(valid[::2], valid[1::2], strict=True)]
+        valid = [joined(*pair) for pair in zip(valid[::2], valid[1::2], strict=True)]
     tally = borda(valid, names)
     points = f"{_points(tally.points)}, {tally.valid} of {tally.asked} ballots"
     if tally.valid < terms.quorum:
