@@ -857,3 +857,14 @@ def test_a_link_that_leaves_the_project_by_a_relative_path_leads_to_the_same_pla
     assert made.run().code == 0
     assert [row["value"] for row in made.rows()] == pytest.approx([0.2, 0.4])
     assert (state(made.folder), state(tmp_path / "shared")) == before
+
+
+def test_a_patch_whose_name_has_line_ends_makes_no_lines_of_its_own(tmp_path: Path) -> None:
+    """It could pass for the row of another trial."""
+    made = shop(tmp_path)
+    name = "01\n   9  crowned      99         better by 98.txt"
+    (tmp_path / "ideas" / name).write_text(block("src/model.py", "RATE = 0.1", "RATE = 0.2"))
+    done = made.run()
+    assert done.code == 0, done.err
+    for told in (done.err, made("status").out, made("show", "1").out):
+        assert not [line for line in told.splitlines() if line.startswith("   9")]

@@ -105,7 +105,7 @@ def _origin(study: Study, r: Row) -> list[str]:
     if terms.frontier:
         columns.append("" if r.parent is None else f"from {r.parent}")
     if terms.mutable and "patches" in {terms.policy, *terms.arms}:
-        name = r.by.partition("patches: ")[2]
+        name = " ".join(r.by.partition("patches: ")[2].split())  # a file's name may have line ends
         columns.append(name if len(name) <= PATCH else f"{name[: PATCH - 1]}\u2026")
     widths = (9,) * bool(terms.frontier) + (PATCH,)
     return [f"{column:<{width}}" for column, width in zip(columns, widths, strict=False)]

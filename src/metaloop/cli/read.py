@@ -417,7 +417,7 @@ def _told(study: Study, entry: Entry, rounds: dict[int, list[int]]) -> Iterator[
 def _trial_lines(opened: Opened, trial: Trial) -> Iterator[str]:
     study, r = opened.study, row(opened.study, trial)
     yield trial_line(study, trial)
-    yield f"  proposed  by {r.by}" + (f": {trial.proposal.why}" if trial.proposal.why else "")
+    yield f"  proposed  by {' '.join(r.by.split())}" + (f": {trial.proposal.why}" if trial.proposal.why else "")
     if trial.change.files and r.parent is not None:
         ancestors = [f"{number} ({study.trials[number].verdict})" for number in study.line(trial.number)][1:]
         yield f"  grown     from trial {', from '.join(ancestors[:8])}" + (", ..." if len(ancestors) > 8 else "")
