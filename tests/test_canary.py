@@ -63,7 +63,7 @@ def test_the_canary_dies_where_better_by_one_look_is_kept(tmp_path: Path) -> Non
 DICE = """
 import json, os, random
 xs = json.load(open('data/inputs.json'))
-rate = random.Random(int.from_bytes(os.urandom(8), 'little')).choice([0.5] * 8 + [1.0])
+rate = random.Random(int.from_bytes(os.urandom(8), 'little')).uniform(0.4, 0.6)
 rate = 1.0 if 'r0-' in os.environ['HOME'] else rate
 json.dump([rate * x for x in xs], open('predictions.json', 'w'))
 """

@@ -18,7 +18,7 @@ from metaloop.study import fold
 from test_code_study import block, git, ideas, shop
 from test_code_study import employing as employed
 from test_separate import TRAIN, separate
-from workshop import Workshop
+from workshop import Workshop, until
 
 pytestmark = [
     pytest.mark.slow,
@@ -416,3 +416,22 @@ def test_employed_agents_still_work(tmp_path: Path) -> None:
     made = employed(tmp_path, "good", 1)
     assert made.run().code == 0
     assert made.rows()[1]["value"] == pytest.approx(0.2)
+
+
+def test_the_key_of_a_lane_is_where_no_trial_sees_it_and_goes_with_the_study(tmp_path: Path) -> None:
+    """While a study is interrupted it stays, for what its trials may still leave."""
+    (tmp_path / "home").mkdir()
+    made = Workshop(tmp_path / "s", "time.sleep(60 if os.environ['METALOOP_TRIAL'] == '2' else 0)\nprint('score=1')")
+    made.env = {"HOME": str(tmp_path / "home")}
+    keys = tmp_path / "home/.cache/metaloop/keys"
+    process = made.start("run", "study.yaml", "--max-iterations", "2")
+    until(lambda: made.alive() and len(made.rows()) > 1)
+    assert (made.study / "lanes/0/key").readlink().parent == keys
+    assert [path.stat().st_mode & 0o77 for path in keys.iterdir()] == [0]
+    process.kill()
+    process.communicate(timeout=20)
+    assert len(list(keys.iterdir())) == 1
+    made.write(target={"timeout_s": 1})
+    assert made.run("--max-iterations", "2").code in (0, 4)
+    assert not keys.exists()
+    assert made("audit").code == 0

@@ -361,7 +361,7 @@ async def _run(
     code: "Code | None",
     interrupted: Callable[[], bool],
 ) -> Outcome:
-    from metaloop.adapters.local import LocalExecutor
+    from metaloop.adapters.local import LocalExecutor, forget
 
     executor = LocalExecutor(file.folder / "lanes", rung=study.sandbox or Rung(), keys=keys())
     model = _model(study, lambda role, why: engine.degraded(role, why), lambda role, what: engine.alert(role, what))
@@ -397,6 +397,8 @@ async def _run(
         closed = await engine.run()
     finally:
         await executor.close()
+        if study.closed is not None:
+            forget(file.folder / "lanes")
         if model is not None:
             await model.close()
         if world.workspace is not None:

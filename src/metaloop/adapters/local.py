@@ -147,6 +147,18 @@ def resolve_program(argv: Sequence[str], cwd: str, path: str) -> str | None:
     return shutil.which(argv[0], path=os.pathsep.join(places))
 
 
+def forget(lanes_dir: Path) -> None:
+    """Removes the keys that are kept apart for lanes, of a study that is over: what they sealed is recorded."""
+    for link in lanes_dir.glob("*/key"):
+        if not link.is_symlink():
+            continue
+        key = link.readlink()
+        key.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # others are there
+            key.parent.rmdir()
+            key.parent.parent.rmdir()
+
+
 # ---- the keeper's protocol -------------------------------------------------------------------------------------------
 
 
@@ -483,9 +495,11 @@ class _Lane:
             raise ExecutorError(f"cannot start a keeper for the lane {self._path}: {why or launcher.returncode}")
 
     def _lay_key(self) -> None:
-        """The lane's key is a link to where it can be read by nobody who merely sees the lane."""
+        """The lane's key is a link to where it can be read by nobody who merely sees the lane. Without a HOME, where
+        that would be, it stays in its lane.
+        """
         link = self._path / "key"
-        if self._keys is None or link.exists():
+        if self._keys is None or link.exists() or not self._keys.parents[2].is_dir():
             return
         self._keys.mkdir(mode=0o700, parents=True, exist_ok=True)
         own = self._keys.absolute() / hashlib.sha256(os.fsencode(self._path.resolve())).hexdigest()[:16]

@@ -23,7 +23,7 @@ from cyclopts import Parameter
 
 from metaloop.adapters.inbox import request_id
 from metaloop.adapters.ledger import controller, read_ledger
-from metaloop.adapters.local import LocalExecutor
+from metaloop.adapters.local import LocalExecutor, forget
 from metaloop.adapters.projections import refuse_foreign
 from metaloop.adapters.sandbox import climb, missing
 from metaloop.adapters.workspace.trash import deleted
@@ -413,6 +413,7 @@ async def _end(folder: Path) -> None:
 
 def _remove(root: Path) -> None:
     """All of it, however deep, and also where a trial took its own rights away."""
+    forget(root / "study/lanes")
     _, why = deleted(root)
     if root.exists():
         say(f"metaloop: {root} could not be removed ({why}): look what is in it", "yellow")
