@@ -352,3 +352,11 @@ def test_a_judge_of_both_orders_has_one_ballot_by_mean_place() -> None:
     assert joined(("A", "B", "AB"), ("A", "AB", "B")) == ("A", "B", "AB")  # a tie: as in the first
     assert joined(tuple("ABCD"), tuple("ADCB")) == tuple("ABCD")
     assert joined(tuple("ABCD"), tuple("ACDB")) == tuple("ACBD")
+
+
+@pytest.mark.parametrize(
+    "said", ["version-3, version-1, version-2", "Version_3 > version_1 > version_2", "version-3, 1, version 2"]
+)
+def test_labels_may_be_said_as_they_stand_around_the_versions(said: str) -> None:
+    """Half of the judges of a tournament that was played by hand did so."""
+    assert parse(f"RANKING: {said}", ("1", "2", "3")) == ("3", "1", "2")

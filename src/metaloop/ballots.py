@@ -245,7 +245,7 @@ _PLACE = rf"""
 _LABEL = r"""
     (?P<open>[\[({]\s*)?
     (?:(?:proposal|version|option|candidate|draft|text|document|response|answer|submission|entry|essay|label)s?
-        (?:\s+\#?|\s*\#) | \#)?
+        (?:\s+\#?|\s*[\#_-]) | \#)?
     (?P<label>[^\W_]++)
     (?(open)\s*[\])}])"""
 

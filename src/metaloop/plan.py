@@ -353,7 +353,8 @@ def enough(study: Study, tally: Tally | None = None) -> Ending | None:
     if bounds.forecast and (said := _forecast(study, tally)):
         return Ending("forecast", said)
     if study.searched >= bounds.max_iterations:
-        return Ending("max_iterations", f"all {bounds.max_iterations} trials are done")
+        what = "trials" if study.the_terms.tournament is None else "passes"
+        return Ending("max_iterations", f"all {bounds.max_iterations} {what} are done")
     return None
 
 

@@ -31,8 +31,9 @@ SHOWN = 4_000
 """Characters at most of a reply that is shown again."""
 
 STEPS = """
-Go through the versions one by one. For each, think step by step: what does it get right; what does it get wrong, or
-miss; would its claims and numbers hold up; is there as much detail as is needed, and no more? Then compare them.
+Go through the versions one by one, in a few sentences each: what does it get right; what does it get wrong, or miss; do
+its claims and numbers hold against what the task says is true; is there as much detail as is needed, and no more? Then
+compare them.
 """
 """What judges that reason are told."""
 
@@ -102,22 +103,26 @@ def _drawn(view: View, terms: Tournament, names: tuple[str, ...]) -> list[Ballot
 
 def _prompt(view: View, terms: Tournament, ballot: Ballot, texts: Mapping[str, str]) -> Prompt:
     steps = STEPS if terms.stepwise else ""
-    said = fill(view.texts["judge"], steps=steps, criteria=terms.criteria, form=_form(ballot), truth=truth(view))
+    said = fill(view.texts["judge"], steps=steps, criteria=terms.criteria, truth=truth(view), **_form(ballot))
     versions = (
         version(f"version-{label}", texts[name]) for name, label in zip(ballot.shown, ballot.labels, strict=True)
     )
-    return Prompt("judge", (Message("system", said), Message("user", "\n\n".join((task(view), *versions)))))
+    return Prompt(
+        "judge", (Message("system", said), Message("user", "\n\n".join((task(view), "# The versions", *versions))))
+    )
 
 
 def _again(view: View, prompt: Prompt, ballot: Ballot, reply: Reply) -> Prompt:
     told = cut(reply.text, SHOWN) if reply.text else "(an empty reply)"
-    said = fill(view.texts["ballot"], problem=ballot.problem, form=_form(ballot))
+    said = fill(view.texts["ballot"], problem=ballot.problem, **_form(ballot))
     return Prompt(prompt.role, (*prompt.messages, Message("assistant", told), Message("user", said)))
 
 
-def _form(ballot: Ballot) -> str:
-    """How a ranking looks; never one that counts."""
-    return ", ".join(["best", "next", "..."] if len(ballot.labels) > 2 else ["best", "other"])
+def _form(ballot: Ballot) -> dict[str, str]:
+    """How a ranking looks, which is never one that counts; and the labels, in an order that says nothing."""
+    *others, last = sorted(ballot.labels)
+    form = ["best", "next", "..."] if len(ballot.labels) > 2 else ["best", "other"]
+    return {"form": ", ".join(form), "labels": f"{', '.join(others)} and {last}"}
 
 
 def _read(ballot: Ballot, reply: Reply) -> Ballot:

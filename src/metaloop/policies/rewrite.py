@@ -102,7 +102,7 @@ class _Pass:
         return self._messages(said, task(self.view), *shown)
 
     def _a(self) -> str:
-        return version("document", self.text)
+        return f"# The document\n\n{version('document', self.text)}"
 
     def _prompt(self, role: str, *parts: str) -> Prompt:
         return Prompt(role, self._messages(*parts))
