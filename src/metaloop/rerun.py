@@ -53,6 +53,8 @@ def rerun(folder: Path, number: int | None, by: str, tell: Callable[[str], None]
         study = fold(ledger.read())
         trial = _wanted(study, number)
         runs = [run for run in trial.runs.values() if run.number >= 0 and isinstance(run.last, Ran)]
+        if not study.deterministic_at():
+            runs.sort(key=lambda run: run.number == 0)  # the first look comes last: what is kept had a lucky one
         runs = runs[: 1 if study.deterministic_at() else RUNS]
         before = [run.last for run in runs if run.last is not None]
         again = asyncio.run(_again(folder, study, trial, [run.number for run in runs], tell))

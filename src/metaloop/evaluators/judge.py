@@ -512,15 +512,18 @@ def _reason(results: Sequence[Result | None]) -> str:
 
 # ---- run again, long after -------------------------------------------------------------------------------------------
 
-SIGMAS = 3.0
-"""So many standard errors worse than it was, and a trial that is run again is not what it was."""
+DOUBT = 0.00135
+"""Where chance makes a trial that is run again so much worse no more often than that, it is not what it was: as 3
+standard errors, if the noise is known.
+"""
 
 
 def undone(study: Study, before: Sequence[Result], again: Sequence[Result]) -> str:
     """Why runs of a kept trial that were made again, under the same seeds, speak against it; empty where they do not.
 
-    Without noise they have to be the same. With noise their mean may be worse by what chance would do, and no more: by
-    3 sd of sqrt(2/n), as both sides have n runs.
+    Without noise they have to be the same. With noise their mean may be worse by what chance would do, and no more: the
+    difference of two means of n runs has the variance 2/n, and that of a run is known from as many degrees of freedom
+    as re-runs gave (Student's t).
     """
     pairs = [
         (_value(study.objective, old), _value(study.objective, new)) for old, new in zip(before, again, strict=True)
@@ -536,7 +539,9 @@ def undone(study: Study, before: Sequence[Result], again: Sequence[Result]) -> s
     if study.deterministic_at():
         differ = next(((old, new) for old, new in pairs if old != new), None)
         return "" if differ is None else f"run again, {name} = {differ[1]!r}, and was {differ[0]!r}, without any noise"
-    if mean > SIGMAS * width * math.sqrt(2 / len(loss)) and mean > 0:
+    df = study.evidence[-1][1].df
+    unknown = not (width and df)  # nothing was ever run twice, and what is worse now has nothing to excuse it
+    if mean > 0 and (unknown or t_tail(mean / (width * math.sqrt(2 / len(loss))), df) < DOUBT):
         runs = "once" if len(loss) == 1 else f"in the mean of {len(loss)}"
         return f"run again, {name} is worse by {mean:.4g} {runs}, more than noise of {width:.3g} (sd) explains"
     return ""
