@@ -787,3 +787,16 @@ def test_a_program_is_found_as_the_job_would_find_it(tmp_path):
     assert resolve_program([tool], "/", "") == tool
     assert resolve_program(["./tool"], str(tmp_path), f"{tmp_path}/bin") is None
     assert resolve_program([], "/", "/usr/bin") is None
+
+
+def test_only_keys_of_ours_are_forgotten_wherever_a_link_in_a_lane_leads(tmp_path):
+    keys, mine = tmp_path / "ours/keys", tmp_path / "mine/notes"
+    for path in (keys / "abc", mine):
+        path.parent.mkdir(parents=True)
+        path.write_text("x")
+    for lane, target in enumerate((keys / "abc", mine)):
+        (tmp_path / f"lanes/{lane}").mkdir(parents=True)
+        (tmp_path / f"lanes/{lane}/key").symlink_to(target)
+    local.forget(tmp_path / "lanes", keys)
+    assert mine.exists()
+    assert not keys.exists()

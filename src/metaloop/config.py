@@ -398,7 +398,7 @@ async def _run(
     finally:
         await executor.close()
         if study.closed is not None:
-            forget(file.folder / "lanes")
+            forget(file.folder / "lanes", keys())
         if model is not None:
             await model.close()
         if world.workspace is not None:

@@ -147,16 +147,16 @@ def resolve_program(argv: Sequence[str], cwd: str, path: str) -> str | None:
     return shutil.which(argv[0], path=os.pathsep.join(places))
 
 
-def forget(lanes_dir: Path) -> None:
-    """Removes the keys that are kept apart for lanes, of a study that is over: what they sealed is recorded."""
+def forget(lanes_dir: Path, keys: Path) -> None:
+    """Removes what `keys` has for these lanes, of a study that is over: what was sealed with it is recorded. Nothing
+    else goes, wherever a link in a lane leads.
+    """
     for link in lanes_dir.glob("*/key"):
-        if not link.is_symlink():
-            continue
-        key = link.readlink()
-        key.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # others are there
-            key.parent.rmdir()
-            key.parent.parent.rmdir()
+        if link.is_symlink() and link.readlink().parent == keys.absolute():
+            link.readlink().unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # others are there, or none ever was
+        keys.rmdir()
+        keys.parent.rmdir()
 
 
 # ---- the keeper's protocol -------------------------------------------------------------------------------------------

@@ -413,7 +413,7 @@ async def _end(folder: Path) -> None:
 
 def _remove(root: Path) -> None:
     """All of it, however deep, and also where a trial took its own rights away."""
-    forget(root / "study/lanes")
+    forget(root / "study/lanes", keys())
     _, why = deleted(root)
     if root.exists():
         say(f"metaloop: {root} could not be removed ({why}): look what is in it", "yellow")

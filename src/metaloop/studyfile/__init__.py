@@ -18,6 +18,7 @@ from typing import TypeAlias
 
 from pydantic import ValidationError
 
+from metaloop.ballots import margin, quorum
 from metaloop.edits.contract import covers
 from metaloop.errors import ConfigError, Faults
 from metaloop.studyfile import schema, yaml12
@@ -576,14 +577,14 @@ def _terms(document: Document, checks: Checks) -> Terms:
 def _tournament(keys: schema.TournamentKeys | None) -> Tournament | None:
     if keys is None:
         return None
-    judges, most = keys.judges, -(-2 * keys.judges.count // 3)  # two thirds, rounded up
+    judges = keys.judges
     return Tournament(
         PurePath(keys.document).as_posix(),
         keys.k,
         judges.count,
         judges.order,
-        most if keys.margin is None else keys.margin,
-        most if judges.quorum is None else judges.quorum,
+        margin(judges.count) if keys.margin is None else keys.margin,
+        quorum(judges.count) if judges.quorum is None else judges.quorum,
         keys.voids,
         tuple(keys.tie_order),
         judges.prompt == "stepwise",
