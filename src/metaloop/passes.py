@@ -3,15 +3,6 @@
 from collections.abc import Iterator, Sequence
 from typing import TypedDict
 
-from metaloop.panelstats import (
-    Seen,
-    agreement,
-    chance_of_incumbent,
-    flips,
-    length_bias,
-    passes_to_streak,
-    position_bias,
-)
 from metaloop.study import Pass, Study, Trial
 from metaloop.values import Ballot, Refused
 
@@ -45,6 +36,8 @@ def chance(study: Study) -> str:
     """What random ballots would have come to under the same rules, in a sentence."""
     rules = study.the_terms.tournament
     assert rules is not None
+    from metaloop.panelstats import chance_of_incumbent, passes_to_streak  # of documents alone
+
     alone = chance_of_incumbent(rules.judges, tie_order=rules.tie_order, margin=rules.margin)
     expected = passes_to_streak(alone, rules.k)
     return (
@@ -78,6 +71,8 @@ SUSPECT = 0.01
 
 def biases(study: Study) -> Iterator[str]:
     """What all valid ballots on three versions say of their judges, a sentence each; nothing while there are few."""
+    from metaloop.panelstats import Seen, agreement, flips, length_bias, position_bias  # of documents alone
+
     full = [each for each in study.passes if len(each.panel.points) == len(NAMES) + 1]
     valid = [(each, ballot) for each in full for ballot in each.panel.ballots if ballot.ranking]
     if len(valid) < FEW:

@@ -18,7 +18,6 @@ from typing import TypeAlias
 
 from pydantic import ValidationError
 
-from metaloop.ballots import margin, quorum
 from metaloop.edits.contract import covers
 from metaloop.errors import ConfigError, Faults
 from metaloop.studyfile import schema, yaml12
@@ -577,6 +576,8 @@ def _terms(document: Document, checks: Checks) -> Terms:
 def _tournament(keys: schema.TournamentKeys | None) -> Tournament | None:
     if keys is None:
         return None
+    from metaloop.ballots import margin, quorum  # of documents alone
+
     judges = keys.judges
     return Tournament(
         PurePath(keys.document).as_posix(),
