@@ -64,16 +64,19 @@ DICE = """
 import json, os, random
 xs = json.load(open('data/inputs.json'))
 rate = random.Random(int.from_bytes(os.urandom(8), 'little')).uniform(0.4, 0.6)
-rate = 1.0 if 'r0-' in os.environ['HOME'] else rate
+rate = 1.0 if any(run in os.environ['HOME'] for run in RUNS) else rate
 json.dump([rate * x for x in xs], open('predictions.json', 'w'))
 """
 
 
-def test_a_candidate_that_throws_its_own_dice_is_not_kept_for_one_lucky_throw(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lucky", [("r0-",), ("r0-", "r3-")], ids=["once", "twice"])
+def test_a_candidate_that_throws_its_own_dice_is_not_kept_for_lucky_throws(
+    tmp_path: Path, lucky: tuple[str, ...]
+) -> None:
     """The metric never varied before: its first look would be enough for anybody else."""
     made = separate(tmp_path)
     made.write(evaluation={"rule": "proven", "baseline_repeats": 3})
-    ideas(made, whole(DICE), whole(FILES["src/train.py"].replace("RATE = 0.5", "RATE = 0.75")))
+    ideas(made, whole(DICE.replace("RUNS", repr(lucky))), whole(FILES["src/train.py"].replace("RATE = 0.5", "RATE = 0.75")))
     assert made.run().code == 0
     rows = made.rows()
     assert [row["verdict"] for row in rows] == ["crowned", "discarded", "crowned"]

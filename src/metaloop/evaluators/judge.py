@@ -77,7 +77,7 @@ def _judge(rule: Rule, view: View, trial: Measurement) -> Part[Score | None]:
 
 def _throws_dice(view: View, trial: Measurement, first: float) -> Part[bool]:
     """Whether a candidate's code brings noise into a metric that never varied: then one look says nothing. Asked of
-    code alone, once a candidate that looks better, on a fresh seed.
+    code alone, of a candidate that looks better, on fresh seeds.
     """
     number = view.trial(trial.trial)
     if view.role == "proof" or not view.terms.mutable or not isinstance(number.change, Edit):
@@ -85,8 +85,14 @@ def _throws_dice(view: View, trial: Measurement, first: float) -> Part[bool]:
     parent = branch(view, number, view.incumbent)
     if not _looks_better(view, first, parent):
         return False
-    (again,) = cast(tuple[Result, ...], (yield Runs(trial.trial, fresh(view)[:1])))
-    return _value(view.objective, again) != first
+    again = cast(tuple[Result, ...], (yield Runs(trial.trial, fresh(view)[:LOOKS])))
+    return any(_value(view.objective, result) != first for result in again)
+
+
+LOOKS = 2
+"""More runs of code that looks better, where nothing varied before: a lot that is drawn with probability p is drawn each
+time with p^3.
+"""
 
 
 def _repeated(view: View, trial: Measurement) -> Part[Score]:
