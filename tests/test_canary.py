@@ -76,7 +76,8 @@ def test_a_candidate_that_throws_its_own_dice_is_not_kept_for_lucky_throws(
     """The metric never varied before: its first look would be enough for anybody else."""
     made = separate(tmp_path)
     made.write(evaluation={"rule": "proven", "baseline_repeats": 3})
-    ideas(made, whole(DICE.replace("RUNS", repr(lucky))), whole(FILES["src/train.py"].replace("RATE = 0.5", "RATE = 0.75")))
+    better = FILES["src/train.py"].replace("RATE = 0.5", "RATE = 0.75")
+    ideas(made, whole(DICE.replace("RUNS", repr(lucky))), whole(better))
     assert made.run().code == 0
     rows = made.rows()
     assert [row["verdict"] for row in rows] == ["crowned", "discarded", "crowned"]

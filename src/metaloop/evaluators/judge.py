@@ -90,9 +90,7 @@ def _throws_dice(view: View, trial: Measurement, first: float) -> Part[bool]:
 
 
 LOOKS = 2
-"""More runs of code that looks better, where nothing varied before: a lot that is drawn with probability p is drawn each
-time with p^3.
-"""
+"""More runs of code that looks better, where nothing varied: a lot of probability p is drawn each time with p^3."""
 
 
 def _repeated(view: View, trial: Measurement) -> Part[Score]:
