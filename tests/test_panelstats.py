@@ -284,12 +284,12 @@ def test_strengths_are_of_versions_and_not_of_their_names(panel: list, other: li
 def test_intervals_hold_the_strength_and_are_the_same_for_the_same_dice() -> None:
     dice = Random(5)
     panel = [dice.choice([*ALL, ALL[0], ALL[0]]) for _ in range(21)]
-    found = intervals(panel, NAMES, Random("a"), draws=400)
-    assert found == intervals(panel, NAMES, Random("a"), draws=400)
+    found = intervals([panel], NAMES, Random("a"), draws=400)
+    assert found == intervals([panel], NAMES, Random("a"), draws=400)
     assert all(0 < one.low < one.value < one.high < 1 for one in found.values())
-    wide = intervals(panel[:7], NAMES, Random("a"), draws=400)
+    wide = intervals([panel[:7]], NAMES, Random("a"), draws=400)
     assert all(wide[name].high - wide[name].low > found[name].high - found[name].low for name in NAMES)
-    same = intervals([ALL[0]] * 7, NAMES, Random("a"), draws=50)
+    same = intervals([[ALL[0]] * 7], NAMES, Random("a"), draws=50)
     assert all(one.low == one.value == one.high for one in same.values())
 
 
@@ -298,7 +298,7 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say() -> None:
     dice = Random(6)
     hits = []
     for _ in range(150):
-        found = intervals([dice.choice(ALL) for _ in range(40)], NAMES, dice, draws=200)
+        found = intervals([[dice.choice(ALL) for _ in range(40)]], NAMES, dice, draws=200)
         hits.append(found["A"].low <= 1 / 3 <= found["A"].high)
     assert 0.88 <= fmean(hits) <= 0.99
 

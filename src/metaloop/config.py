@@ -60,10 +60,10 @@ def thought_of(terms: Terms) -> Thought:
     if terms.tournament is not None:
         from metaloop.evaluators.panel import deciding, failing, judging
         from metaloop.policies.rewrite import rewrite
+        from metaloop.policies.strategies import compared
 
-        return Thought(
-            opening(rewrite()), judging(terms.tournament), confirming(terms), deciding, reader(terms), notice=failing
-        )
+        propose = opening(compared() if terms.tournament.compare else rewrite())
+        return Thought(propose, judging(terms.tournament), confirming(terms), deciding, reader(terms), notice=failing)
     propose = opening(starting(terms.start, search(terms)))
     return Thought(propose, measuring(terms), confirming(terms), decide, reader(terms), watching(terms), blind)
 
@@ -542,7 +542,10 @@ def prompt_texts(*, documents: bool) -> dict[str, str]:
     return {path.name.removesuffix(".md"): path.read_text(encoding="utf-8") for path in mine}
 
 
-DOCUMENTS = {"critic", "author", "synthesizer", "judge", "ballot", "unread"}
+DOCUMENTS = {
+    "critic", "hard", "author", "synthesizer", "judge", "dissent", "ballot", "unread", "conservative", "improve",
+    "harsh", "afresh",
+}  # fmt: skip
 """Prompts of tournaments alone."""
 
 

@@ -78,11 +78,37 @@ def foreseen_passes(roles: Iterable[str], rules: Tournament, characters: int, pa
     once: dict[str, tuple[float, float]] = {
         "critic": (text, 300), "author": (text + 300, text), "synthesizer": (2 * text, text), "judge": (3 * text, 300),
     }  # fmt: skip
-    asks = {"judge": rules.judges * (2 if rules.order == "both" else 1)}
-    played = [(*once[role], passes * asks.get(role, 1)) for role in roles if role in once]
+    panel = rules.judges * (2 if rules.order == "both" else 1)
+    asks = {"critic": 1.0, "author": 1.0, "synthesizer": 1.0, "judge": float(panel)}
+    if rules.compare:
+        asks = _asks(rules, panel)
+    played = [(*once[role], passes * asks[role]) for role in roles if role in once]
     tokens_in = int(sum((into + 250) * times for into, _, times in played))
     tokens_out = int(sum(out * times for _, out, times in played))
     return Usage(0.0, tokens_in, tokens_out, who.usd(tokens_in, tokens_out))
+
+
+def _asks(rules: Tournament, panel: int) -> dict[str, float]:
+    """About how often each role is asked in a comparison: a strategy spends all its calls, and two of three of those
+    for drafts that are picked from go into drafts.
+    """
+    calls, asks = rules.calls, {"critic": 0.0, "author": 0.0, "synthesizer": 0.0, "judge": float(rules.final)}
+    for name in rules.compare:
+        match name:
+            case "single":
+                continue
+            case "critique_revise":
+                shares = {"critic": calls / 2, "author": calls / 2}
+            case "best_of_n":
+                shares = {"author": calls * 2 / 3, "judge": calls / 3}
+            case "autoreason":
+                passes = calls // (3 + panel)
+                shares = {"critic": passes, "author": passes, "synthesizer": passes, "judge": passes * panel}
+            case _:
+                shares = {"author": float(calls)}
+        for role, times in shares.items():
+            asks[role] += times
+    return asks
 
 
 def spent(study: Study) -> Usage:

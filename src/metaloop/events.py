@@ -16,6 +16,7 @@ Role: TypeAlias = Literal["baseline", "search", "directed", "proof", "closing", 
 Stage: TypeAlias = Literal["propose", "measure"]
 Why: TypeAlias = Literal[
     "max_iterations",
+    "plateau",
     "wall_clock",
     "no_improvement",
     "forecast",

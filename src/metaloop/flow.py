@@ -5,7 +5,8 @@ is what lets a resumed study think again what it had thought.
 """
 
 from collections.abc import Generator, Sequence
-from typing import TypeAlias, TypeVar
+from itertools import islice
+from typing import TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -75,6 +76,32 @@ def conclude(value: T) -> Flow[T]:
     """The flow that knows the answer already."""
     return value
     yield  # pragma: no cover  (makes this a generator)
+
+
+def together(flows: Sequence[Flow[T]]) -> Flow[tuple[T, ...]]:
+    """Flows side by side, of prompts alone: what they ask at the same time is asked at once."""
+    done: dict[int, T] = {}
+    wanted: dict[int, Prompt | tuple[Prompt, ...]] = {}
+
+    def go_on(at: int, answer: Answer | None) -> None:
+        wanted.pop(at, None)
+        try:
+            ask = next(flows[at]) if answer is None else flows[at].send(answer)
+        except StopIteration as stop:
+            done[at] = stop.value
+            return
+        assert isinstance(ask, Prompt | tuple), "flows that run side by side ask models alone"
+        wanted[at] = ask
+
+    for at in range(len(flows)):
+        go_on(at, None)
+    while wanted:
+        asks = sorted(wanted.items())
+        replies = iter(cast(tuple[Reply, ...], (yield tuple(p for _, ask in asks for p in prompts(ask)))))
+        for at, ask in asks:
+            given = tuple(islice(replies, len(prompts(ask))))
+            go_on(at, given[0] if isinstance(ask, Prompt) else given)
+    return tuple(done[at] for at in range(len(flows)))
 
 
 class Concluded(msgspec.Struct, frozen=True):

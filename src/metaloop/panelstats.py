@@ -15,7 +15,7 @@ from itertools import combinations, permutations
 from operator import add
 from random import Random
 from statistics import fmean
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from metaloop.ballots import Ranking, Tally, abstains, winner
 from metaloop.values import Value
@@ -283,22 +283,32 @@ def passes_to_streak(chance: float | Fraction, k: int) -> float:
 # ---- comparison ------------------------------------------------------------------------------------------------------
 
 
-def first_places(rankings: Iterable[Sequence[str]], names: Sequence[str]) -> dict[str, int]:
-    counts = Counter(ranking[0] for ranking in rankings)
+Tiers: TypeAlias = Sequence[str | Sequence[str]]
+"""A ranking, best first; names that stand together share their place."""
+
+
+def first_places(rankings: Iterable[Tiers], names: Sequence[str]) -> dict[str, int]:
+    """How often each name came first; names that share a first place came first, each of them."""
+    counts = Counter(name for ranking in rankings for name in _tier(ranking[0]))
     return {name: counts[name] for name in names}
 
 
-def condorcet(rankings: Sequence[Sequence[str]], names: Sequence[str]) -> str | None:
-    """Who is above each other on more than half of the ballots; None where nobody is."""
+def condorcet(rankings: Sequence[Tiers], names: Sequence[str]) -> str | None:
+    """Who is more often above than below each other that it does not share all its places with; None where nobody is,
+    and where there is nobody else. Of names that share all places, the first.
+    """
+    places = [_places(ranking) for ranking in rankings]
 
-    def beats(one: str, other: str) -> bool:
-        return 2 * sum(ranking.index(one) < ranking.index(other) for ranking in rankings) > len(rankings)
+    def ahead(one: str, other: str) -> bool:
+        gaps = [place[other] - place[one] for place in places]
+        return sum((gap > 0) - (gap < 0) for gap in gaps) > 0 or (bool(gaps) and not any(gaps))
 
-    return next((one for one in names if all(beats(one, other) for other in names if other != one)), None)
+    return next((one for one in names if all(ahead(one, other) for other in names if other != one)), None)
 
 
-def strengths(rankings: Sequence[Sequence[str]], names: Sequence[str], virtual: float = 0.5) -> dict[str, float]:
-    """Bradley-Terry strengths (1952), which sum to 1, from full rankings of `names` read as pairwise wins.
+def strengths(rankings: Sequence[Tiers], names: Sequence[str], virtual: float = 0.5) -> dict[str, float]:
+    """Bradley-Terry strengths (1952), which sum to 1, from full rankings of `names` read as pairwise wins; names that
+    share a place have half a win each.
 
     `virtual` wins each way in every pair keep them finite where somebody wins or loses all (Ford 1957); 0: the plain
     likelihood, which then has no maximum.
@@ -307,27 +317,33 @@ def strengths(rankings: Sequence[Sequence[str]], names: Sequence[str], virtual: 
 
 
 def intervals(
-    rankings: Sequence[Sequence[str]],
+    panels: Sequence[Sequence[Tiers]],
     names: Sequence[str],
     dice: Random,
     draws: int = 1000,
     confidence: float = 0.95,
     virtual: float = 0.5,
 ) -> dict[str, Strength]:
-    """`strengths` with percentile intervals (Efron 1979) over ballots drawn again with replacement.
+    """`strengths` over all ballots of some panels, with percentile intervals (Efron 1979): panels are drawn again with
+    replacement, and ballots within each.
 
-    With seven ballots they are rough, and with one they have no width.
+    With seven ballots they are rough, and with one they have no width; of one panel, they know nothing of what another
+    text or another try would have given.
     """
-    known: dict[tuple[int, ...], tuple[float, ...]] = {}
+    known: dict[tuple[float, ...], tuple[float, ...]] = {}
 
-    def fitted(sample: Sequence[Sequence[str]]) -> tuple[float, ...]:
+    def fitted(sample: Sequence[Tiers]) -> tuple[float, ...]:
         won = _pairs_won(sample, names)
         if won not in known:  # few ballots have few resamples that differ
             known[won] = _fitted(won, virtual)
         return known[won]
 
-    values = fitted(rankings)
-    samples = [fitted(dice.choices(rankings, k=len(rankings)) if rankings else ()) for _ in range(draws)]
+    def again() -> list[Tiers]:
+        drawn = dice.choices(panels, k=len(panels)) if len(panels) > 1 else panels
+        return [ballot for panel in drawn if panel for ballot in dice.choices(panel, k=len(panel))]
+
+    values = fitted([ballot for panel in panels for ballot in panel])
+    samples = [fitted(again()) for _ in range(draws)]
     tail = int(draws * (1 - confidence) / 2)
     spread = [sorted(column) for column in zip(*samples, strict=True)]
     return {
@@ -336,12 +352,29 @@ def intervals(
     }
 
 
-def _pairs_won(rankings: Sequence[Sequence[str]], names: Sequence[str]) -> tuple[int, ...]:
-    """By name, how many others are below it, over all rankings: all that strengths depend on, for rankings are full."""
-    return tuple(sum(len(names) - 1 - ranking.index(name) for ranking in rankings) for name in names)
+def _tier(tier: str | Sequence[str]) -> Sequence[str]:
+    return (tier,) if isinstance(tier, str) else tier
 
 
-def _fitted(won: Sequence[int], virtual: float) -> tuple[float, ...]:
+def _places(ranking: Tiers) -> dict[str, int]:
+    return {name: place for place, tier in enumerate(ranking) for name in _tier(tier)}
+
+
+def _pairs_won(rankings: Sequence[Tiers], names: Sequence[str]) -> tuple[float, ...]:
+    """By name, how many others are below it, and half of those beside it, over all rankings: all that strengths depend
+    on, for rankings are full.
+    """
+    won = dict.fromkeys(names, 0.0)
+    for ranking in rankings:
+        below = len(names)
+        for tier in map(_tier, ranking):
+            below -= len(tier)
+            for name in tier:
+                won[name] += below + (len(tier) - 1) / 2
+    return tuple(won[name] for name in names)
+
+
+def _fitted(won: Sequence[float], virtual: float) -> tuple[float, ...]:
     """p_i = w_i / sum_j n / (p_i + p_j), normed, until nothing moves (MM; Hunter 2004). n is the same for all pairs."""
     m = len(won)
     p, wins = [1 / m] * m, [pairs + virtual * (m - 1) for pairs in won]

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import TypedDict
 
+from metaloop import comparison
 from metaloop.study import Pass, Study, Trial
 from metaloop.values import Ballot, Refused
 
@@ -13,6 +14,8 @@ NAMES = "B", "AB"
 def line(study: Study, index: int) -> str:
     """`pass 3  AB wins: A 5, B 4, AB 9, 3 of 3 ballots`, for the pass with this index, from 0."""
     each = study.passes[index]
+    if _compares(study):
+        return comparison.line(study, index)
     return f"pass {index + 1:>2}  {each.panel.winner or '-':<2}  {each.panel.why}"
 
 
@@ -29,7 +32,20 @@ def where(study: Study) -> str:
     best = study.incumbent
     if best is None or best.number == study.baseline:
         return "the first version: no other won"
-    return f"trial {best.number}, of pass {next(i + 1 for i, p in enumerate(study.passes) if best.number in p.trials)}"
+    number = next(index for index, each in enumerate(study.passes, 1) if best.number in each.trials)
+    return f"trial {best.number}, of {'comparison' if _compares(study) else 'pass'} {number}"
+
+
+def _compares(study: Study) -> bool:
+    """Whether strategies are compared, in place of a tournament."""
+    rules = study.the_terms.tournament
+    return rules is not None and bool(rules.compare)
+
+
+def names(study: Study) -> tuple[str, ...]:
+    """What the trials of a pass are called, in their order."""
+    rules = study.the_terms.tournament
+    return rules.compare if rules is not None and rules.compare else NAMES
 
 
 def chance(study: Study) -> str:
@@ -131,7 +147,9 @@ def _held(study: Study, each: Pass) -> int:
 
 
 def page(study: Study) -> str:
-    """The report of a tournament, in Markdown."""
+    """The report of a tournament, or of strategies that were compared, in Markdown."""
+    if _compares(study):
+        return comparison.page(study)
     return "\n".join(_page(study)) + "\n"
 
 
@@ -216,7 +234,7 @@ def told(study: Study) -> list[Told]:
             points=each.panel.points,
             valid=each.panel.valid,
             asked=each.panel.asked,
-            trials=dict(zip(NAMES, each.trials, strict=True)),
+            trials=dict(zip(names(study), each.trials, strict=True)),
             ballots=list(each.panel.ballots),
         )
         for index, each in enumerate(study.passes)

@@ -8,6 +8,7 @@ Acts come in two kinds: those that only think (`OpenRound`, `Think`, `Settle`, `
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from statistics import fmean
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -18,7 +19,7 @@ from metaloop.flow import Runs
 from metaloop.forecast import doomed
 from metaloop.roles import Ending
 from metaloop.study import FAULTS, PREPARE, SESSION_FAULTS, Round, Study, Tally, Trial
-from metaloop.terms import Tournament
+from metaloop.terms import PLATEAU, Tournament
 from metaloop.values import Failed, Ran
 
 AHEAD = 8
@@ -353,7 +354,8 @@ def enough(study: Study, tally: Tally | None = None) -> Ending | None:
     if bounds.forecast and (said := _forecast(study, tally)):
         return Ending("forecast", said)
     if study.searched >= bounds.max_iterations:
-        what = "trials" if study.the_terms.tournament is None else "passes"
+        rules = study.the_terms.tournament
+        what = "trials" if rules is None else "comparisons" if rules.compare else "passes"
         return Ending("max_iterations", f"all {bounds.max_iterations} {what} are done")
     return None
 
@@ -364,9 +366,15 @@ def _settled(study: Study, rules: Tournament) -> Ending | None:
     voids = next((at for at, winner in enumerate(reversed(winners)) if winner), len(winners))
     if voids >= rules.voids:
         return Ending("stalled_panel", f"{voids} passes running had no winner; the last: {study.passes[-1].panel.why}")
+    if rules.compare:
+        return None
     counted = [winner for winner in winners if winner]
     if len(counted) >= rules.k and set(counted[-rules.k :]) == {"A"}:
         return Ending("converged", f"the document won {rules.k} passes running")
+    points = [each.panel.points.get("A", 0) for each in study.passes if each.panel.points]
+    if rules.plateau is not None and len(points) >= PLATEAU and fmean(points[-PLATEAU:]) >= rules.plateau:
+        said = f"the document had {fmean(points[-PLATEAU:]):.3g} points on average over the last {PLATEAU} passes"
+        return Ending("plateau", f"{said}, and {rules.plateau:g} are enough")
     return None
 
 

@@ -1178,6 +1178,11 @@ class View:
         return self._study.texts
 
     @property
+    def passes(self) -> Sequence["Pass"]:
+        """Of a tournament, those before this round."""
+        return [each for each in self._study.passes if each.round < self.round]
+
+    @property
     def hints(self) -> Sequence[Directed]:
         """What people left for whoever proposes, before this round opened."""
         return self._study.hints[: bisect_left(self._study.hinted, self._round.opened_at)]

@@ -2,7 +2,7 @@
 
 import re
 from itertools import zip_longest
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from metaloop.edits.contract import Contract
 from metaloop.values import Constraint, Objective, Scalar, Space, Value
@@ -19,6 +19,18 @@ ASKING = ("llm", "guided", "llm_diff", "rewrite")
 
 PASS = ("critic", "author", "synthesizer", "judge")
 """Who plays in a pass of a tournament."""
+
+SEATS = ("judge", *(f"judge{seat}" for seat in range(2, 10)))
+"""Who may sit on a panel, by seat; a seat that nobody has of its own is `judge`'s."""
+
+Compared: TypeAlias = Literal[
+    "single", "conservative", "improve", "harsh", "critique_revise", "best_of_n", "autoreason"
+]
+COMPARED: tuple[Compared, ...] = get_args(Compared)
+"""Strategies for documents, in the order in which they are told."""
+
+SPARE = "judge_spare"
+"""Who takes the seat of a judge whose ballots cannot be counted."""
 
 
 class Baseline(Value, frozen=True):
@@ -56,6 +68,14 @@ class Tournament(Value, frozen=True):
     `tie_order`: who wins where points are equal. `stepwise`: whether judges are told to reason about each version
     first. `scope`: whether authors are told to keep to the length. `require`: regular expressions that every version
     has to match. `strict_claims`: a version with a number that stands in neither the first one nor the facts is out.
+
+    `hard`: a critic that lets nothing pass. `lenses`: what it looks for; with `rotate` one of them a pass, in turn.
+    `held`: what authors are held to, besides. `seats`: who is asked for each seat of the panel, where not all are
+    `judge`; `spare`: somebody takes the seat of a judge that is lost. `judge_lenses`: what judges look at, one each in
+    turn; `dissent`: whether the last of them makes the case of the minority first. `plateau`: the mean of the
+    document's points over the last `PLATEAU` passes at which it is enough. `final`: judges who compare what came of
+    it, once, at the end; 0 for none.
+    `compare`: strategies that are compared, each with so many `calls`, in place of a tournament.
     """
 
     document: str
@@ -72,6 +92,26 @@ class Tournament(Value, frozen=True):
     task_shown: bool = True
     require: tuple[str, ...] = ()
     strict_claims: bool = False
+    hard: bool = False
+    lenses: tuple[str, ...] = ()
+    rotate: bool = False
+    held: tuple[str, ...] = ()
+    seats: tuple[str, ...] = ()
+    spare: bool = False
+    judge_lenses: tuple[str, ...] = ()
+    dissent: bool = False
+    plateau: float | None = None
+    final: int = 0
+    compare: tuple[Compared, ...] = ()
+    calls: int = 0
+
+    def seat(self, judge: int) -> str:
+        """Who is asked for the judge with this number, from 0."""
+        return self.seats[judge] if judge < len(self.seats) else SEATS[0]
+
+
+PLATEAU = 5
+"""Passes over which a plateau is looked for."""
 
 
 Tier: TypeAlias = Literal["parameters", "separate", "in-process", "stdout"]

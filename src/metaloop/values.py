@@ -232,7 +232,7 @@ class Proposal(Value, frozen=True, omit_defaults=True):
     """A change, where it grew from, who made it and why. `fallback` says why somebody else than asked for made it.
 
     `texts`: contents of files, by digest, that the study did not have before. `refused`: that there is no change, and
-    why: what was proposed could not even be made one.
+    why: what was proposed could not even be made one. `calls`, `usage`: what it took, where strategies are compared.
     """
 
     change: Change
@@ -242,6 +242,8 @@ class Proposal(Value, frozen=True, omit_defaults=True):
     fallback: str = ""
     texts: dict[str, str] = {}
     refused: "Refused | None" = None
+    calls: int = 0
+    usage: "Usage | None" = None
 
 
 def squares(values: Sequence[float]) -> float:
@@ -354,6 +356,7 @@ class Score(Value, frozen=True):
 class Ballot(Value, frozen=True, omit_defaults=True):
     """What one judge of a panel said. `shown`: the versions by name, in the order in which it saw them; `labels`: what
     each was called there. `ranking`: the names, best first; empty where the ballot is invalid, and `problem` says why.
+    `dissent`: it was told to make the case of the minority first; it counts like any other.
     """
 
     judge: int
@@ -362,6 +365,7 @@ class Ballot(Value, frozen=True, omit_defaults=True):
     ranking: tuple[str, ...] = ()
     problem: str = ""
     model: str = ""
+    dissent: bool = False
 
 
 class Panel(Value, frozen=True):

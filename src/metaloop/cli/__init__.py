@@ -24,6 +24,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Documents": {
         "refine": ("refine:refine", "a document, improved by versions that a blind panel prefers"),
+        "compare": ("compare:compare", "several ways to improve a document, ranked by a blind panel"),
         "advise": ("advise:advise", "which strategy improves a text or a program, why, and what it costs"),
     },
     "Look": {

@@ -193,9 +193,36 @@ def document_at(study: Study, folder: Path) -> Path:
     return folder / f"best{Path(rules.document).suffix or '.txt'}"
 
 
+def _comparison(study: Study, folder: Path, again: str) -> Iterator[tuple[str, str]]:
+    """How a comparison ended: who is best, what each came to, where it is, what to type next."""
+    from metaloop import comparison  # of documents alone
+
+    place, found = shown(folder), comparison.compared(study)
+    yield "best", comparison.verdict(found)
+    yield "ended", f"{study.closed.why if study.closed else 'interrupted'}; {_spent(study)}"
+    rows = comparison.table(found) if found.ballots else []
+    wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for cells in rows:
+        name, *others = (cell.rjust(width) for cell, width in zip(cells, wide, strict=True))
+        yield "compared", "  ".join([name.strip().ljust(wide[0]), *others])
+    for note in found.notes:
+        yield "mind", note
+    for line in asked(study):
+        yield "asked", line
+    yield "kept in", f"{shown(document_at(study, folder))}, the best text; {place}/report.md tells each ballot"
+    if study.incumbent is not None and study.incumbent.number != study.baseline:
+        yield "next", f"metaloop diff {study.incumbent.number} {place}   what is not as in the first version"
+    yield "next", f"metaloop audit {place}   derive every decision again"
+    if study.closed is None and again:
+        yield "next", f"metaloop {again}   go on"
+
+
 def _document(study: Study, folder: Path, again: str) -> Iterator[tuple[str, str]]:
     """How a tournament ended: what the document is, what that would be by chance, where it is, what to type next."""
-    place = shown(folder)
+    place, rules = shown(folder), study.the_terms.tournament
+    if rules is not None and rules.compare:
+        yield from _comparison(study, folder, again)
+        return
     yield "document", passes.where(study)
     yield "ended", f"{study.closed.why if study.closed else 'interrupted'}; {_spent(study)}"
     if study.passes:

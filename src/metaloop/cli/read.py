@@ -272,7 +272,8 @@ def _status_lines(opened: Opened, last: int) -> Iterator[str]:
         yield f"  {_done(study)}; best {_best(study)}; wall clock {clock}"
     else:
         most = study.bounds.max_iterations
-        yield f"  {len(study.passes)} of {most} passes; the document is {passes.where(study)}; wall clock {clock}"
+        what = "comparisons" if rules.compare else "passes"
+        yield f"  {len(study.passes)} of {most} {what}; the document is {passes.where(study)}; wall clock {clock}"
     if found := [*works(study, opened.since, opened.now)]:
         yield f"  {'under way' if opened.alive else 'left at work'}: {in_a_line(found)}"
     if study.fallbacks:

@@ -320,8 +320,13 @@ def announce(file: StudyFile) -> None:
     lanes = f" in {bounds.lanes} lanes" if bounds.lanes > 1 else ""
     time = duration(bounds.max_wall_time_s)
     if (rules := terms.tournament) is not None:
-        say(f"{terms.name}: {rules.document}, by a panel of {rules.judges}", "bold")
-        say(f"  at most {bounds.max_iterations} passes, {time}, or {rules.k} wins running; in {shown(file.folder)}/")
+        if rules.compare:
+            say(f"{terms.name}: {rules.document}, {len(rules.compare)} strategies by a panel of {rules.final}", "bold")
+            say(f"  {rules.calls} calls each, {bounds.max_iterations} times; {time}; in {shown(file.folder)}/")
+        else:
+            say(f"{terms.name}: {rules.document}, by a panel of {rules.judges}", "bold")
+            wins = f"or {rules.k} wins running"
+            say(f"  at most {bounds.max_iterations} passes, {time}, {wins}; in {shown(file.folder)}/")
         for line in asking(file):
             say(f"  {line}")
         return

@@ -8,6 +8,8 @@ reason: the panel never sees it.
 import re
 from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher
+from random import Random
+from typing import NamedTuple
 
 from metaloop.errors import ProposerError
 from metaloop.events import Reply
@@ -15,7 +17,6 @@ from metaloop.flow import Flow, Message, Prompt
 from metaloop.policies.asked import unusable
 from metaloop.roles import Propose
 from metaloop.study import View
-from metaloop.terms import Tournament
 from metaloop.values import Edit, Params, Proposal, Refused, digest
 from metaloop.wording import cut, fill, plain, task, truth, version
 
@@ -37,57 +38,118 @@ NOTES, SHOWN = 500, 16_000
 HINTS = 5
 """The newest that people left, for the author."""
 
+HELD = {
+    "no_paraphrase": (
+        "Say nothing anew in other words: a sentence that no problem asks to change stays as it is, and one that you "
+        "change has to say something else than it did."
+    ),
+}
+"""What authors can be held to by a name."""
+
 CLAIMS = 8
 """Numbers that are told, of those that stand in no source."""
+
+
+class Draft(NamedTuple):
+    """A version of the document by somebody, or why there is none."""
+
+    by: str
+    why: str
+    text: str = ""
+    refused: Refused | None = None
 
 
 def rewrite() -> Propose:
     """B by an author who answers a critic, and AB of the two."""
 
     def propose(view: View) -> Flow[Sequence[Proposal]]:
-        pass_ = _Pass(view)
-        critique = yield from pass_.criticised()
-        if NOTHING.fullmatch(critique):
-            why = "the critic found nothing that is wrong"
-            return [pass_.refused("author", "same_text", why), pass_.refused("synthesizer", "same_text", why)]
-        b = yield from pass_.version("author", pass_.to_author(critique), "B", (pass_.text,))
-        if b.refused is not None:
-            why = f"there is no B to make it of: {b.refused.reason}"
-            return [b, pass_.refused("synthesizer", b.refused.code, why)]
-        revised = next(iter(b.texts.values()))
-        ab = yield from pass_.version("synthesizer", pass_.to_synthesizer(revised), "AB", (pass_.text, revised))
-        return [b, ab]
+        incumbent = view.incumbent
+        assert incumbent is not None, "the first version holds the crown until another wins"
+        drafts = yield from drafted(Desk(view, view.code(incumbent.change)[document(view)]))
+        return [proposed(view, draft, incumbent.number) for draft in drafts]
 
     return propose
 
 
-class _Pass:
-    """What all of a pass has in common."""
+def drafted(desk: "Desk") -> Flow[tuple[Draft, Draft]]:
+    """B and AB of a pass, each a version or the reason why there is none."""
+    critique = yield from desk.criticised()
+    if NOTHING.fullmatch(critique):
+        why = "the critic found nothing that is wrong"
+        return refused("author", "same_text", why), refused("synthesizer", "same_text", why)
+    b = yield from desk.version("author", desk.to_author(critique), "B", (desk.text,))
+    if b.refused is not None:
+        why = f"there is no B to make it of: {b.refused.reason}"
+        return b, refused("synthesizer", b.refused.code, why)
+    ab = yield from desk.version("synthesizer", desk.to_synthesizer(b.text), "AB", (desk.text, b.text))
+    return b, ab
 
-    def __init__(self, view: View) -> None:
-        rules, incumbent = view.terms.tournament, view.incumbent
+
+def proposed(view: View, draft: Draft, parent: int) -> Proposal:
+    """A draft as a proposal, grown from this trial."""
+    if draft.refused is not None:
+        return Proposal(Params({}), draft.by, parent=parent, refused=draft.refused)
+    name = digest(draft.text.encode())
+    return Proposal(Edit({}, {document(view): name}), draft.by, draft.why, parent, texts={name: draft.text})
+
+
+def refused(by: str, code: str, why: str) -> Draft:
+    return Draft(by, "", refused=Refused(code, why))
+
+
+def document(view: View) -> str:
+    """The path of the document."""
+    rules = view.terms.tournament
+    assert rules is not None, "a tournament has rules"
+    return rules.document
+
+
+class Desk:
+    """A document that is worked on: who is asked what about it, and what can be made of the replies.
+
+    `salt`: tells the dice of one desk from those of another in the same round.
+    """
+
+    def __init__(self, view: View, text: str, salt: str = "") -> None:
+        rules = view.terms.tournament
         assert rules is not None, "a tournament has rules"
-        assert incumbent is not None, "the first version holds the crown until another wins"
-        self.view, self.rules, self.incumbent = view, rules, incumbent
-        self.text = view.code(incumbent.change)[rules.document]
+        self.view, self.rules, self.text, self.salt = view, rules, text, salt
         self.first = view.code(Params({}))[rules.document]
+
+    def dice(self, name: str) -> Random:
+        return self.view.rng(f"{name}{self.salt and '/' + self.salt}")
 
     # ---- what is asked
 
     def criticised(self) -> Flow[str]:
-        said = fill(self.view.texts["critic"], truth=truth(self.view))
-        reply = yield self._prompt("critic", said, task(self.view) if self.rules.task_shown else "", self._a())
+        said = fill(
+            self.view.texts["critic"],
+            mode=self.view.texts["hard"] if self.rules.hard else "",
+            lens=self._lens(),
+            truth=truth(self.view),
+        )
+        reply = yield Prompt(
+            "critic", self._messages(said, task(self.view) if self.rules.task_shown else "", self._a())
+        )
         assert isinstance(reply, Reply)
         if problem := reply.problem if reply.trouble else unusable(reply) if reply.finish != "length" else "":
             raise ProposerError(f"critic: {problem}")
         return (reply.text or "").strip()
 
+    def _lens(self) -> str:
+        """What the critic looks for: all of it, or one thing a pass, in turn."""
+        lenses = self.rules.lenses
+        if self.rules.rotate and lenses:
+            lenses = (lenses[len(self.view.passes) % len(lenses)],)
+        return f"Look above all for this: {'; '.join(lenses)}." if lenses else ""
+
     def to_author(self, critique: str) -> tuple[Message, ...]:
         said = fill(
             self.view.texts["author"],
             truth=truth(self.view),
-            or_truth=" nor in the facts" if self.view.texts.get("truth") else "",
-            scope=scope(self.rules, self.first),
+            or_truth=self._or_truth(),
+            scope=self._scope(),
+            held=self._held(),
         )
         wishes = "\n".join(f"- {plain(hint.text, NOTES)}" for hint in self.view.hints[-HINTS:])
         told = f"# What the owner of the document asks for besides\n\n{wishes}" if wishes else ""
@@ -95,29 +157,56 @@ class _Pass:
 
     def to_synthesizer(self, revised: str) -> tuple[Message, ...]:
         """Which one comes first is drawn by lot."""
-        said = fill(self.view.texts["synthesizer"], scope=scope(self.rules, self.first))
+        said = fill(self.view.texts["synthesizer"], scope=self._scope(), held=self._held())
         versions = [self.text, revised]
-        self.view.rng("synthesizer").shuffle(versions)
+        self.dice("synthesizer").shuffle(versions)
         shown = (version(f"version-{label}", text) for label, text in zip("XY", versions, strict=True))
         return self._messages(said, task(self.view), *shown)
+
+    def to_rewriter(self, prompt: str) -> tuple[Message, ...]:
+        """Who rewrites the document as a prompt of this name says, without a critic."""
+        said = fill(
+            self.view.texts[prompt],
+            truth=truth(self.view),
+            or_truth=self._or_truth(),
+            scope=self._scope(),
+            held=self._held(),
+        )
+        return self._messages(said, task(self.view), self._a())
 
     def _a(self) -> str:
         return f"# The document\n\n{version('document', self.text)}"
 
-    def _prompt(self, role: str, *parts: str) -> Prompt:
-        return Prompt(role, self._messages(*parts))
-
     def _messages(self, system: str, *parts: str) -> tuple[Message, ...]:
         return Message("system", system), Message("user", "\n\n".join(part for part in parts if part))
 
+    def _or_truth(self) -> str:
+        return " nor in the facts" if self.view.texts.get("truth") else ""
+
+    def _scope(self) -> str:
+        """That the document is not to grow without a reason."""
+        if not self.rules.scope:
+            return ""
+        return f"The first version had about {len(self.first.split())} words: whatever makes it longer needs a reason."
+
+    def _held(self) -> str:
+        """What authors are held to, besides: the names of `HELD`, or words of the user's own."""
+        return "\n".join(HELD.get(rule, rule) for rule in self.rules.held)
+
     # ---- what comes of it
 
-    def version(self, role: str, messages: tuple[Message, ...], name: str, known: Sequence[str]) -> Flow[Proposal]:
+    def version(self, role: str, messages: tuple[Message, ...], name: str, known: Sequence[str]) -> Flow[Draft]:
         """A version, or why there is none; `known`: the texts that it must not be the same as."""
-        problem, by = "", role
-        for _ in range(1 + CORRECTIONS):
-            reply = yield Prompt(role, messages)
-            assert isinstance(reply, Reply)
+        reply = yield Prompt(role, messages)
+        assert isinstance(reply, Reply)
+        return (yield from self.read(role, messages, reply, name, known))
+
+    def read(
+        self, role: str, messages: tuple[Message, ...], reply: Reply, name: str, known: Sequence[str]
+    ) -> Flow[Draft]:
+        """What is made of a reply; what cannot be read is asked for again, with the reason."""
+        problem = ""
+        for left in reversed(range(1 + CORRECTIONS)):
             if reply.trouble:
                 raise ProposerError(f"{role}: {reply.problem}")
             by = f"{role}: {plain(reply.model, 80)}" if reply.model else role
@@ -125,36 +214,27 @@ class _Pass:
             if not isinstance(found, str):
                 return self._judged(by, name, *found, known)
             problem = found
-            told = cut(reply.text, SHOWN) if reply.text else "(an empty reply)"
-            again = fill(self.view.texts["unread"], problem=problem)
-            messages = (*messages[:2], Message("assistant", told), Message("user", again))
-        return self.refused(by, "unread", f"no document could be read, {1 + CORRECTIONS} times; the last: {problem}")
+            if left:
+                told = cut(reply.text, SHOWN) if reply.text else "(an empty reply)"
+                again = fill(self.view.texts["unread"], problem=problem)
+                answered = yield Prompt(role, (*messages[:2], Message("assistant", told), Message("user", again)))
+                assert isinstance(answered, Reply)
+                reply = answered
+        return refused(by, "unread", f"no document could be read, {1 + CORRECTIONS} times; the last: {problem}")
 
-    def _judged(self, by: str, name: str, notes: str, text: str, known: Sequence[str]) -> Proposal:
+    def _judged(self, by: str, name: str, notes: str, text: str, known: Sequence[str]) -> Draft:
         text = text.rstrip("\n") + "\n" if self.text.endswith("\n") else text.rstrip("\n")
         if any(alike(text, other) for other in known):
-            return self.refused(by, "same_text", f"{name} is the same as a version that there is already")
+            return refused(by, "same_text", f"{name} is the same as a version that there is already")
         if missing := [pattern for pattern in self.rules.require if not re.search(pattern, text, re.MULTILINE)]:
-            return self.refused(by, "structure", f"{name} has nothing that matches {missing[0]!r}, which is required")
+            return refused(by, "structure", f"{name} has nothing that matches {missing[0]!r}, which is required")
         texts = self.view.texts
         told = claims(text, (self.first, texts.get("task", ""), texts.get("truth", "")))
         new = f"numbers that stand in no source: {', '.join(told[:CLAIMS])}" if told else ""
         if new and self.rules.strict_claims:
-            return self.refused(by, "claims", f"{name} has {new}")
+            return refused(by, "claims", f"{name} has {new}")
         why = "; ".join(part for part in (plain(notes, NOTES), new) if part) or "no notes"
-        name = digest(text.encode())
-        change = Edit({}, {self.rules.document: name})
-        return Proposal(change, by, why, self.incumbent.number, texts={name: text})
-
-    def refused(self, by: str, code: str, why: str) -> Proposal:
-        return Proposal(Params({}), by, parent=self.incumbent.number, refused=Refused(code, why))
-
-
-def scope(rules: Tournament, first: str) -> str:
-    """That the document is not to grow without a reason."""
-    if not rules.scope:
-        return ""
-    return f"The first version had about {len(first.split())} words: whatever makes it longer needs a reason.\n"
+        return Draft(by, why, text)
 
 
 # ---- reading ---------------------------------------------------------------------------------------------------------

@@ -25,7 +25,19 @@ from metaloop.studyfile.crosschecks import Checks, arms, asks, edits
 from metaloop.studyfile.globs import Held, Tree
 from metaloop.studyfile.schema import Document, Fault, RangeKeys, dotted, found
 from metaloop.studyfile.yaml12 import Node, Place, Unreadable
-from metaloop.terms import AgentSpec, Baseline, Bounds, Gate, Limits, ModelSpec, Sandbox, Terms, Tournament
+from metaloop.terms import (
+    SEATS,
+    SPARE,
+    AgentSpec,
+    Baseline,
+    Bounds,
+    Gate,
+    Limits,
+    ModelSpec,
+    Sandbox,
+    Terms,
+    Tournament,
+)
 from metaloop.values import Constraint, Domain, Objective, Scalar, Space, Value, accept, canonical, digest, number
 
 MOST_BYTES = 1 << 20
@@ -421,7 +433,13 @@ def _of_document(raw: object) -> object:
         given["evaluation"] = {"rule": "strict", "baseline_repeats": 1, **evaluation}
     controller = raw.get("controller", {})
     if isinstance(controller, dict):
-        plain = {"max_iterations": 25, "no_improve_limit": 0, "forecast": False, "failure_rate_limit": 1.0}
+        compared = isinstance(raw["tournament"], dict) and raw["tournament"].get("compare")
+        plain = {
+            "max_iterations": 1 if compared else 25,
+            "no_improve_limit": 0,
+            "forecast": False,
+            "failure_rate_limit": 1.0,
+        }
         given["controller"] = {**plain, **controller}
     return {**given, **{key: value for key, value in raw.items() if key not in given or key in ("objective", "target")}}
 
@@ -569,16 +587,22 @@ def _terms(document: Document, checks: Checks) -> Terms:
         gates=tuple(Gate(gate.name, tuple(gate.cmd), gate.phase, gate.timeout_s) for gate in document.gates),
         outputs=tuple(target.outputs),
         private=tuple(target.private),
-        tournament=_tournament(document.tournament),
+        tournament=_tournament(document),
     )
 
 
-def _tournament(keys: schema.TournamentKeys | None) -> Tournament | None:
+FINAL = 7
+"""Judges of the panel at the end of a comparison, unless told otherwise."""
+
+
+def _tournament(document: schema.Document) -> Tournament | None:
+    keys = document.tournament
     if keys is None:
         return None
     from metaloop.ballots import margin, quorum  # of documents alone
 
     judges = keys.judges
+    seats = tuple(seat if seat in document.models else SEATS[0] for seat in SEATS[: judges.count])
     return Tournament(
         PurePath(keys.document).as_posix(),
         keys.k,
@@ -594,6 +618,18 @@ def _tournament(keys: schema.TournamentKeys | None) -> Tournament | None:
         keys.task_shown_to_critic,
         tuple(keys.require),
         keys.strict_claims,
+        hard=keys.critic.mode == "hard",
+        lenses=tuple(keys.critic.lenses),
+        rotate=keys.critic.lens_rotation == "round",
+        held=tuple(keys.author.constraints),
+        seats=seats if len(set(seats)) > 1 else (),
+        spare=SPARE in document.models,
+        judge_lenses=tuple(judges.lenses),
+        dissent=judges.dissent_slot,
+        plateau=keys.plateau,
+        final=(FINAL if keys.compare else 0) if keys.final_judges is None else keys.final_judges,
+        compare=tuple(keys.compare),
+        calls=keys.calls if keys.compare else 0,
     )
 
 

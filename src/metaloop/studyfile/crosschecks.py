@@ -14,7 +14,7 @@ from metaloop.studyfile import schema
 from metaloop.studyfile.globs import Held, Tree, by_place, exists, is_dir, is_file, same
 from metaloop.studyfile.schema import Document, Fault, RangeKeys, dotted, found
 from metaloop.studyfile.yaml12 import Place
-from metaloop.terms import ASKING, PASS
+from metaloop.terms import ASKING, PASS, SEATS
 from metaloop.values import Domain, Objective, Scalar, Space, accept
 
 NEEDS_SPACE = frozenset({"grid", "random", "tpe", "cmaes", "gp", "nsga2", "auto", "llm", "guided", "learned", "hybrid"})
@@ -393,9 +393,33 @@ class Checks:
                 yield Fault(("tournament", "require", index), f"expected a regular expression, found {error.msg}")
         if len(set(rules.tie_order)) != 3:
             yield Fault(("tournament", "tie_order"), f"expected A, B and AB, each once; found {rules.tie_order}")
+        yield from self._seated(rules)
         if rules.judges.quorum is not None and rules.judges.quorum > rules.judges.count:
             message = f"expected at most {rules.judges.count} (judges.count), found {rules.judges.quorum}"
             yield Fault(("tournament", "judges", "quorum"), message)
+
+    def _seated(self, rules: schema.TournamentKeys) -> Iterator[Fault]:
+        """Who sits on the panel, and what is compared."""
+        for seat in SEATS[rules.judges.count :]:
+            if seat in self.document.models and self.sound("models"):
+                message = f"expected a judge of {rules.judges.count} (judges.count), found one more; remove it"
+                yield Fault(("models", seat), message)
+        if rules.critic.lens_rotation == "round" and len(rules.critic.lenses) < 2:
+            message = "expected two lenses or more to take turns; add critic.lenses: [TEXT, TEXT]"
+            yield Fault(("tournament", "critic", "lens_rotation"), message)
+        if rules.judges.dissent_slot and rules.judges.count < 3:
+            message = f"expected three judges or more with it, found {rules.judges.count}"
+            yield Fault(("tournament", "judges", "dissent_slot"), message)
+        most = 3 * rules.judges.count
+        if rules.plateau is not None and rules.plateau > most:
+            message = (
+                f"expected at most {most}, all points that {rules.judges.count} judges give, found {rules.plateau:g}"
+            )
+            yield Fault(("tournament", "plateau"), message)
+        if rules.compare and len(set(rules.compare)) < max(2, len(rules.compare)):
+            yield Fault(("tournament", "compare"), f"expected two strategies or more, each once; found {rules.compare}")
+        if rules.compare and rules.final_judges == 0:
+            yield Fault(("tournament", "final_judges"), "expected a judge at least, to compare; found none")
 
     def _alone(self) -> Iterator[Fault]:
         """What a tournament cannot have beside it: passes come one after the other, and nothing is run."""

@@ -29,7 +29,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from metaloop.studyfile.yaml12 import Place
-from metaloop.terms import GATE_NAME
+from metaloop.terms import GATE_NAME, Compared
 from metaloop.values import Choices, Domain, Range, Scalar, number
 
 
@@ -442,7 +442,10 @@ class ModelKeys(Section):
     price: PriceKeys | None = Field(None, description="default: from a table of known models")
 
 
-Player: TypeAlias = Literal["default", "proposer", "critic", "author", "synthesizer", "judge", "director"]
+Player: TypeAlias = Literal[
+    "default", "proposer", "critic", "author", "synthesizer", "judge", "judge2", "judge3", "judge4", "judge5",
+    "judge6", "judge7", "judge8", "judge9", "judge_spare", "director",
+]  # fmt: skip
 
 
 class AgentKeys(Section):
@@ -659,6 +662,22 @@ class JudgesKeys(Section):
     )
     prompt: Literal["stepwise", "holistic"] = Field("stepwise", description="whether they reason about each first")
     criteria: Text | None = Field(None, description="what they are asked to look at, in your words")
+    lenses: list[Text] = Field([], description="what they look at above all, one each, in turn")
+    dissent_slot: bool = Field(False, description="whether the last makes the case of the minority before it ranks")
+
+
+class CriticKeys(Section):
+    """The critic of a tournament."""
+
+    mode: Literal["normal", "hard"] = Field("normal", description="hard: it tries every claim")
+    lenses: list[Text] = Field([], description="what it looks for above all")
+    lens_rotation: Literal["off", "round"] = Field("off", description="round: one of the lenses a pass, in turn")
+
+
+class AuthorKeys(Section):
+    """The authors of a tournament."""
+
+    constraints: list[Text] = Field([], description="what they are held to: no_paraphrase, or a sentence of your own")
 
 
 class TournamentKeys(Section):
@@ -677,6 +696,16 @@ class TournamentKeys(Section):
     ground_truth: list[Text] = Field([], description="files with the facts that critic, author and judges hold it to")
     require: list[Text] = Field([], description="regular expressions that every version has to match")
     strict_claims: bool = Field(False, description="a version with numbers that stand in no source is out")
+    critic: CriticKeys = CriticKeys.model_construct()
+    author: AuthorKeys = AuthorKeys.model_construct()
+    plateau: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="mean of the document's points over the last five passes, at which it is enough"
+    )
+    final_judges: Annotated[int, Field(ge=0, le=25)] | None = Field(
+        None, description="judges who compare what came of it, once, at the end; 7 for a comparison, else none"
+    )
+    compare: list[Compared] = Field([], description="strategies that are compared, in place of a tournament")
+    calls: Annotated[int, Field(ge=1, le=1000)] = Field(30, description="calls that each of them may make")
 
 
 class CheckKeys(Section):
@@ -762,6 +791,8 @@ NESTED: dict[str, type[BaseModel]] = {
     "comparability": ComparabilityKeys,
     "tournament": TournamentKeys,
     "tournament.judges": JudgesKeys,
+    "tournament.critic": CriticKeys,
+    "tournament.author": AuthorKeys,
     "check": CheckKeys,
 }
 KEYS: dict[str, tuple[str, ...]] = {
