@@ -495,7 +495,10 @@ def asking(file: "StudyFile") -> list[str]:
     lines = [] if file.bounds.agent is None else [_engaging(file.bounds.agent)]
     for role, spec in sorted(file.bounds.models.items()):
         spec = _resolved(spec)
-        usage, what = _foreseen(file, role, spec), "passes" if file.terms.tournament else "proposals"
+        usage, rules = _foreseen(file, role, spec), file.terms.tournament
+        if rules is not None and not usage.tokens:
+            continue  # nobody that a comparison of these strategies asks
+        what = "proposals" if rules is None else "comparisons" if rules.compare else "passes"
         money = "its price is not known" if usage.usd is None else f"${usage.usd:.3g}"
         about = f"about {usage.tokens_in + usage.tokens_out:,} tokens for {file.bounds.max_iterations} {what}, {money}"
         lines.append(f"{role}: {spec.model}{f' at {spec.base_url}' if spec.base_url else ''}; {about}")
