@@ -1,5 +1,6 @@
 """Passes of a tournament in the engine itself: whatever crashes, whoever judges, however long they take."""
 
+import re
 from collections.abc import Callable
 from itertools import count
 from random import Random
@@ -10,15 +11,15 @@ from hypothesis import strategies as st
 
 from metaloop.audit import audit
 from metaloop.config import prompt_texts, thought_of
-from metaloop.events import Measured, Replied
+from metaloop.events import Asked, Confirmed, Directed, Entry, Measured, Replied
 from metaloop.flow import Prompt
 from metaloop.passes import page
-from metaloop.study import fold
+from metaloop.study import Study, fold
 from metaloop.terms import Baseline, Bounds, Terms, Tournament
 from metaloop.testing import Lab, Machine, ScriptedModel
 from metaloop.testing.studies import told
 from metaloop.values import Objective, Panel
-from test_refine import DRAFT, best_first, play, ranked, role, shown
+from test_refine import DRAFT, best_first, play, quality, ranked, role, shown
 
 TEXTS = {**prompt_texts(documents=True), "task": "Write an introduction of high quality."}
 
@@ -28,7 +29,12 @@ def body(prompt: Prompt) -> dict:
 
 
 def lab(
-    judge: Callable[[dict], str] = best_first, seconds: float = 0.0, passes: int = 25, seed: int = 0, **rules: object
+    judge: Callable[[dict], str] = best_first,
+    seconds: float = 0.0,
+    passes: int = 25,
+    seed: int = 0,
+    answer: Callable[[Prompt], str] | None = None,
+    **rules: object,
 ) -> Lab:
     tournament = Tournament("draft.md", **rules)  # type: ignore[arg-type]
     terms = Terms(
@@ -42,7 +48,7 @@ def lab(
         tournament=tournament,
     )
     players = play(judge)
-    model = ScriptedModel(lambda prompt: players(body(prompt)), seconds=seconds)
+    model = ScriptedModel(answer or (lambda prompt: players(body(prompt))), seconds=seconds)
     bounds = Bounds(passes, no_improve_limit=0, failure_rate_limit=1.0)
     return Lab(
         terms, thought_of(terms), Machine(lambda *_: None), bounds, model, texts=TEXTS, files={"draft.md": DRAFT},
@@ -162,23 +168,128 @@ def test_every_role_is_a_fresh_conversation_that_sees_no_other(monkeypatch: pyte
         assert "raised it" not in text
 
 
-def test_a_judge_whose_ballots_do_not_count_twice_running_is_told_of() -> None:
-    """The others go on deciding while there is a quorum. That points are equal, as they often are, alerts nobody."""
+def lame(seat: int, asks: int = 1000) -> Callable[[Prompt], str]:
+    """Players of whom the judge on this seat, from 0, does not rank anything in the first so many asks of judges."""
+    players, asked = play(), count()
+
+    def answer(prompt: Prompt) -> str:
+        if not prompt.role.startswith("judge"):
+            return players(body(prompt))
+        first = len(prompt.messages) == 2
+        number = next(asked) if first and prompt.role == "judge" else asks
+        lost = not first or (number < asks and number % 3 == seat)
+        return "I would rather not." if lost else players(body(prompt))
+
+    return answer
+
+
+def test_a_study_waits_for_a_person_when_a_judge_is_lost_twice_running() -> None:
+    """Three judges never silently become two. Told to go on, the others decide; that judge is not told of again. That
+    points are equal, as they often are, alerts nobody.
+    """
     whole = lab(passes=6, k=9)
     whole.session()
     assert not fold(whole.entries).alerts
-    asked = count()
+    waits = lab(passes=4, answer=lame(1))
+    waits.session()
+    assert winners(waits) == ["B", "B"]
+    study = fold(waits.entries)
+    assert study.paused
+    assert [alert.partition(":")[0] for alert in study.alerts] == ["judge 2 of the panel"]
+    assert "metaloop steer t resume" in study.alerts[0]
 
-    def judge(prompt: dict) -> str:
-        first = len(prompt["messages"]) == 2
-        return "I would rather not." if not first or next(asked) % 3 == 1 else best_first(prompt)
+    told = lab(passes=4, answer=lame(1))
+    told.requests = []
 
-    lame = lab(judge, passes=3)
-    lame.session()
-    assert winners(lame) == ["B", "B", "A"]
-    alerts = fold(lame.entries).alerts
-    assert len(alerts) == 2
-    assert "judge 2 of the panel: no ballot that counts in two passes running" in alerts[0]
+    def resume(entry: Entry, study: Study) -> None:
+        if study.paused and not told.requests:
+            told.requests.append(Directed("r", "resume", by="person"))
+
+    told.observe = resume
+    told.session()
+    assert winners(told) == ["B", "B", "A", "A"]
+    assert len(fold(told.entries).alerts) == 1
+    assert not list(audit(told.entries, thought_of))
+
+
+def test_somebody_else_takes_the_seat_of_a_judge_that_is_lost_twice_running() -> None:
+    """The spare judge, or else the judge of another seat who is somebody else; it stays so."""
+    spared = lab(passes=5, k=9, answer=lame(1, asks=6), spare=True)
+    spared.session()
+    roles = [e.event.roles for e in spared.entries if isinstance(e.event, Asked) and len(e.event.roles) == 3]
+    assert roles == [("judge",) * 3] * 2 + [("judge", "judge_spare", "judge")] * 3
+    assert "somebody else is asked from now on" in fold(spared.entries).alerts[0]
+    assert [panel.valid for panel in panels(spared)] == [2, 2, 3, 3, 3]
+
+    def first_is_lost(prompt: Prompt) -> str:
+        return "I would rather not." if prompt.role == "judge" else play()(body(prompt))
+
+    others = lab(passes=4, k=9, answer=first_is_lost, seats=("judge", "judge2", "judge3"))
+    others.session()
+    roles = [e.event.roles for e in others.entries if isinstance(e.event, Asked) and len(e.event.roles) == 3]
+    assert roles == [("judge", "judge2", "judge3")] * 2 + [("judge2", "judge2", "judge3")] * 2
+    assert [panel.valid for panel in panels(others)] == [2, 2, 3, 3]
+
+
+def test_settings_reach_those_whom_they_are_for_and_nobody_else() -> None:
+    """What a critic looks for takes turns; each judge has a lens; the last makes the case of the minority, and is known
+    by it in the record.
+    """
+    seen: list[Prompt] = []
+    players = play(most=9)
+
+    def watching(prompt: Prompt) -> str:
+        seen.append(prompt)
+        return players(body(prompt))
+
+    rules = {
+        "hard": True, "lenses": ("LENS-1", "LENS-2"), "rotate": True, "held": ("no_paraphrase", "HELD-2"),
+        "judge_lenses": ("EYE-1", "EYE-2"), "dissent": True,
+    }  # fmt: skip
+    made = lab(passes=3, answer=watching, **rules)
+    made.session()
+    told = {role: [p.messages[0].text for p in seen if p.role == role] for role in ("critic", "author", "judge")}
+    told["synthesizer"] = [p.messages[0].text for p in seen if p.role == "synthesizer"]
+    assert [re.findall("LENS-.", text) for text in told["critic"]] == [["LENS-1"], ["LENS-2"], ["LENS-1"]]
+    assert all("Be as hard on it" in text for text in told["critic"])
+    assert all("HELD-2" in text and "in other words" in text for text in (*told["author"], *told["synthesizer"]))
+    assert [re.findall("EYE-.", text) for text in told["judge"][:3]] == [["EYE-1"], ["EYE-2"], ["EYE-1"]]
+    assert ["strongest case" in text for text in told["judge"][:3]] == [False, False, True]
+    assert [ballot.dissent for ballot in panels(made)[0].ballots] == [False, False, True]
+    for who, words in {"critic": "HELD|EYE", "author": "LENS|EYE", "judge": "LENS|HELD|Be as hard"}.items():
+        assert not any(re.search(words, text) for text in told[who])
+
+
+def test_a_document_whose_points_are_enough_has_reached_a_plateau() -> None:
+    made = lab(passes=20, k=9, plateau=6.0)
+    made.session()
+    study = fold(made.entries)
+    assert study.closed is not None
+    assert study.closed.reason == "plateau"
+    points = [panel.points["A"] for panel in panels(made)]
+    assert sum(points[-5:]) >= 30
+    assert all(sum(points[at : at + 5]) < 30 for at in range(len(points) - 5))
+
+
+def test_the_last_panel_compares_the_first_version_with_the_last_and_changes_nothing() -> None:
+    """Whatever it says; a crash at any append of it changes nothing either."""
+    made = lab(passes=9, final=7)
+    made.session()
+    study = fold(made.entries)
+    assert study.headline is not None
+    assert study.headline.panel is not None
+    assert study.headline.panel.winner == "last"
+    assert study.headline.panel.points == {"first": 7, "last": 14}
+    assert "7 of 7 judges prefer the last version to the first (by lot: p = 0.016)" in page(study)
+    assert not list(audit(made.entries, thought_of))
+    last = next(at for at, entry in enumerate(made.entries) if isinstance(entry.event, Confirmed))
+    for crash in range(2 * last - 24, 2 * last + 6):
+        again = lab(passes=9, final=7)
+        again.to_the_end(iter([crash]))
+        assert told(again.entries) == told(made.entries)
+    worst = lab(lambda asked: ranked(sorted(shown(asked), key=lambda label: quality(shown(asked)[label]))), final=7)
+    worst.session()
+    assert fold(worst.entries).headline is None  # nothing ever won: there is nothing to compare
 
 
 def longest_first(asked: dict) -> str:

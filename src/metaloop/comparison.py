@@ -5,7 +5,6 @@ version, and a panel over what came of them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from fractions import Fraction
 from random import Random
 from typing import NamedTuple, TypedDict
 
@@ -15,12 +14,12 @@ from metaloop.panelstats import (
     Strength,
     Tiers,
     agreement,
-    binomial_tail,
     condorcet,
     first_places,
     intervals,
     length_bias,
     position_bias,
+    sign_test,
 )
 from metaloop.study import Pass, Study, Trial
 from metaloop.terms import Tournament
@@ -128,7 +127,7 @@ def _over(ballots: Sequence[Tiers], name: str) -> tuple[int, int, float | None]:
     over = sum(gap > 0 for gap in gaps)
     if not gaps:
         return 0, 0, None
-    return over, len(gaps), min(1.0, 2 * binomial_tail(max(over, len(gaps) - over), len(gaps), Fraction(1, 2)))
+    return over, len(gaps), sign_test(over, len(gaps))
 
 
 def _usage(trials: Sequence[Trial]) -> Usage:

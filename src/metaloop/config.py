@@ -58,12 +58,13 @@ DESCRIPTORS = 64
 def thought_of(terms: Terms) -> Thought:
     """All that a study on these terms thinks with."""
     if terms.tournament is not None:
-        from metaloop.evaluators.panel import deciding, failing, judging
+        from metaloop.evaluators.panel import closing, deciding, failing, judging
         from metaloop.policies.rewrite import rewrite
         from metaloop.policies.strategies import compared
 
         propose = opening(compared() if terms.tournament.compare else rewrite())
-        return Thought(propose, judging(terms.tournament), confirming(terms), deciding, reader(terms), notice=failing)
+        confirm = closing(terms.tournament)
+        return Thought(propose, judging(terms.tournament), confirm, deciding, reader(terms), notice=failing)
     propose = opening(starting(terms.start, search(terms)))
     return Thought(propose, measuring(terms), confirming(terms), decide, reader(terms), watching(terms), blind)
 

@@ -390,8 +390,7 @@ class Engine:
             case Settle():
                 round = study.open[act.round]
                 decided = Decided(act.round, self.thought.decide(study, round))
-                noticed = self.thought.notice(study, round) if self.thought.notice else ""
-                return decided, *([Alerted(noticed)] if noticed else [])
+                return decided, *(self.thought.notice(study, round) if self.thought.notice else ())
             case Close():
                 return (StudyClosed(act.ending.reason, act.ending.why),)
             case _:

@@ -391,11 +391,15 @@ def _fitted(won: Sequence[float], virtual: float) -> tuple[float, ...]:
     return tuple(p)
 
 
+def sign_test(wins: int, n: int) -> float:
+    """Two-sided P of so many wins, or as many losses, of n, by lot (Arbuthnott 1710)."""
+    return min(1.0, 2 * binomial_tail(max(wins, n - wins), n, Fraction(1, 2)))
+
+
 def mcnemar(b: int, c: int) -> Paired:
     """Exact: twice the binomial tail, at most 1. Chi-square: continuity-corrected (McNemar 1947; Edwards 1948)."""
     n = b + c
-    exact = min(1.0, 2 * binomial_tail(max(b, c), n, Fraction(1, 2)))
-    return Paired(b, c, exact, chi2_tail(max(0, abs(b - c) - 1) ** 2 / n, 1) if n else 1.0)
+    return Paired(b, c, sign_test(b, n), chi2_tail(max(0, abs(b - c) - 1) ** 2 / n, 1) if n else 1.0)
 
 
 def cohens_h(p1: float, p2: float) -> float:

@@ -68,6 +68,20 @@ def _share(study: Study) -> str:
     return f"{won} of {len(decided)}"
 
 
+def final(study: Study) -> str:
+    """What the panel at the end says of the last version and the first, in a sentence; empty where none was asked."""
+    panel = study.headline.panel if study.headline else None
+    if panel is None:
+        return ""
+    if not panel.winner:
+        return f"Asked once more at the end: {panel.why}."
+    from metaloop.panelstats import sign_test  # of documents alone
+
+    liked, valid = panel.points["last"] - panel.valid, panel.valid  # two points for a first place, one for a last
+    said = f"{liked} of {valid} judges prefer the last version to the first (by lot: p = {sign_test(liked, valid):.2g})"
+    return f"Asked once more at the end, {said}{'' if 2 * liked > valid else ': **nothing was gained that they see**'}."
+
+
 def drifts(study: Study) -> str:
     """That versions made of both go on winning, and the document never settles; empty where that is not so."""
     winners = [each.panel.winner for each in study.passes if each.panel.winner]
@@ -161,6 +175,8 @@ def _page(study: Study) -> Iterator[str]:
     yield f"It ended: {study.closed.why}." if study.closed else "It has not ended."
     yield f"The document now is {where(study)}. {chance(study)}"
     yield f"A pass is decided by {rules.judges} judges; {rules.margin} points above it unseat the document."
+    if said := final(study):
+        yield said
     if told := drifts(study):
         yield ""
         yield f"**{told}**"

@@ -226,7 +226,9 @@ def _needs_proof(study: Study) -> bool:
 def _needs_closing(study: Study) -> bool:
     """Whether the search is over, and what it found was not yet measured against the baseline once more."""
     best, baseline = study.tally.incumbent, study.baseline
-    if study.the_terms.rule == "strict" or study.open or best is None or baseline is None or best == baseline:
+    rules = study.the_terms.tournament
+    asked = rules is not None and rules.final > 0 and not rules.compare
+    if (study.the_terms.rule == "strict" and not asked) or study.open or best in (None, baseline) or baseline is None:
         return False
     if study.headline is not None and study.headline.best == best:
         return False

@@ -9,7 +9,7 @@ from typing import Literal, Protocol, TypeAlias
 
 import msgspec
 
-from metaloop.events import Entry, Event, Reply, Why
+from metaloop.events import Alerted, Directed, Entry, Event, Reply, Why
 from metaloop.flow import Flow, Prompt
 from metaloop.study import Round, Study, Trial, View
 from metaloop.terms import Limits
@@ -31,8 +31,8 @@ Confirm: TypeAlias = Callable[[View], Flow[Headline]]
 Decide: TypeAlias = Callable[[Study, Round], Decision]
 """What is kept and crowned, and why, in words a person would accept."""
 
-Notice: TypeAlias = Callable[[Study, Round], str]
-"""What a person should know when this round is decided; empty for nothing."""
+Notice: TypeAlias = Callable[[Study, Round], Sequence[Alerted | Directed]]
+"""What a person should know when this round is decided, and whether the study waits for that person."""
 
 Read: TypeAlias = Callable[["Outcome"], "Ran | Failed"]
 """What a process left behind, as a result. Strict: a number that is not finite and plain is no number."""

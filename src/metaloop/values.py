@@ -385,7 +385,8 @@ class Headline(Value, frozen=True):
     """The end of a study: best against baseline, measured once more on fresh seeds, so that no selection flatters it.
 
     `gain` and its 95 % interval `low` to `high`, positive is better; None where nothing came of the runs. `value`: the
-    best's mean over these runs. `exact`: the metric never varied, so one run of the best was enough.
+    best's mean over these runs. `exact`: the metric never varied, so one run of the best was enough. `panel`: of a
+    document, what judges said who compared the `last` version with the `first`; then there is no gain.
     """
 
     best: int
@@ -397,6 +398,7 @@ class Headline(Value, frozen=True):
     high: float | None = None
     exact: bool = False
     problem: str = ""
+    panel: Panel | None = None
 
 
 class Decision(Value, frozen=True):

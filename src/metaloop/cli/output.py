@@ -227,6 +227,8 @@ def _document(study: Study, folder: Path, again: str) -> Iterator[tuple[str, str
     yield "ended", f"{study.closed.why if study.closed else 'interrupted'}; {_spent(study)}"
     if study.passes:
         yield "chance", passes.chance(study)
+    if said := passes.final(study):
+        yield "final", said.replace("**", "")
     if drift := passes.drifts(study):
         yield "mind", drift
     for line in asked(study):

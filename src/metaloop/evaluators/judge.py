@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from metaloop.evaluators.noise import Rule, interval, level, looks, moderated, t_tail
 from metaloop.evaluators.noise import decide as verdict
+from metaloop.events import Alerted
 from metaloop.flow import Answer, Ask, Flow, Runs
 from metaloop.roles import Confirm, Measure, Measurement
 from metaloop.study import Round, Study, Trial, View
@@ -557,19 +558,20 @@ EQUAL = 5
 """So many candidates running with the very same score, and somebody should look whether it sees them at all."""
 
 
-def blind(study: Study, round: Round) -> str:
-    """What has to be said of scores that never change, once, when a round is decided; empty otherwise."""
+def blind(study: Study, round: Round) -> tuple[Alerted, ...]:
+    """What has to be said of scores that never change, once, when a round is decided."""
     value, count = study.equal
     if round.role not in ("search", "directed") or round.scores is None:
-        return ""
+        return ()
     for score in round.scores:
         if score is None:
             continue
         count = count + 1 if score.value == value else 1
         value = score.value
         if count == EQUAL and not any(text.startswith(BLIND) for text in study.alerts):
-            return f"{BLIND}: {EQUAL} candidates running scored exactly {value:.6g}; does it see what they change?"
-    return ""
+            said = f"{EQUAL} candidates running scored exactly {value:.6g}; does it see what they change?"
+            return (Alerted(f"{BLIND}: {said}"),)
+    return ()
 
 
 BLIND = "evaluation"

@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 
+from metaloop.events import Alerted, Directed
 from metaloop.flow import Flow, conclude
 from metaloop.panels import RIVALS, A, asked, final, substitutes, unheard
-from metaloop.roles import Measure, Measurement, Verdict
+from metaloop.roles import Confirm, Measure, Measurement, Verdict
 from metaloop.study import Round, Study, Trial, View
 from metaloop.terms import Tournament
-from metaloop.values import Decision, Panel, Refused, Score
+from metaloop.values import Decision, Headline, Panel, Refused, Score
 
 
 def judging(terms: Tournament) -> Measure:
@@ -66,8 +67,29 @@ def alone(texts: Mapping[str, str]) -> dict[str, str]:
     return {name: first.setdefault(text, name) for name, text in texts.items()}
 
 
+FIRST, LAST = "first", "last"
+"""The versions that the panel at the end of a tournament compares."""
+
+
+def closing(terms: Tournament) -> Confirm:
+    """The first version against the last, by more judges, once: whoever won pass after pass was never asked that."""
+
+    def confirm(view: View) -> Flow[Headline]:
+        best, baseline = view.incumbent, view.baseline
+        assert best is not None
+        assert baseline is not None
+        texts = {name: view.code(each.change)[terms.document] for name, each in ((FIRST, baseline), (LAST, best))}
+        panel = yield from asked(view, final(terms, (FIRST, LAST)), texts, view.rng("final"))
+        return Headline(best.number, baseline.number, panel.valid, panel=panel)
+
+    return confirm
+
+
 def deciding(study: Study, round: Round) -> Decision:
-    """What the panel said: a rival that won holds the document now."""
+    """What the panel said: a rival that won holds the document now. The panel at the end changes nothing any more."""
+    if round.role == "closing":
+        panel = study.headline.panel if study.headline else None
+        return Decision((), study.tally.incumbent, panel.why if panel else "the last panel could not be asked")
     if round.panel is None:
         return Decision(tuple(round.trials), round.trials[0], "the document as it was given")
     rules = study.the_terms.tournament
@@ -78,15 +100,28 @@ def deciding(study: Study, round: Round) -> Decision:
     return Decision((number,), number, round.panel.why)
 
 
-def failing(study: Study, round: Round) -> str:
-    """That a judge's ballots could not be counted in two passes running: a panel that lost one is another panel."""
+def failing(study: Study, round: Round) -> Sequence[Alerted | Directed]:
+    """That a judge's ballots could not be counted in two passes running, once for each: a panel that lost a judge is
+    another panel. Where nobody can take the seat, the study waits for somebody who says how it goes on.
+    """
     rules = study.the_terms.tournament
     if round.panel is None or rules is None or not study.passes:
-        return ""
-    again = sorted(unheard(round.panel) & unheard(study.passes[-1].panel))
-    if not again:
-        return ""
-    reasons = [ballot.problem for ballot in round.panel.ballots if ballot.judge == again[0] and ballot.problem]
-    who = " and ".join(str(judge + 1) for judge in again)
-    then = "somebody else is asked from now on" if substitutes(rules) else "ask another model"
-    return f"judge {who} of the panel: no ballot that counts in two passes running: {reasons[-1]}; {then}"
+        return ()
+    lost = unheard(round.panel) & unheard(study.passes[-1].panel)
+    again = [judge for judge in sorted(lost) if not any(text.startswith(_judge(judge)) for text in study.alerts)]
+    facts: list[Alerted | Directed] = []
+    for judge in again:
+        problem = next(each.problem for each in round.panel.ballots if each.judge == judge and each.problem)
+        said = f"{_judge(judge)}: no ballot that counts in two passes running: {problem}"
+        if substitutes(rules):
+            facts.append(Alerted(f"{said}; somebody else is asked from now on"))
+        elif not round.panel.winner:
+            facts.append(Alerted(f"{said}; ask another model"))
+        else:
+            facts.append(Alerted(f"{said}; it waits: `metaloop steer {study.name} resume` goes on without that judge"))
+            facts.append(Directed(f"panel-{round.number}-{judge}", "pause", by="panel", why=said))
+    return facts
+
+
+def _judge(judge: int) -> str:
+    return f"judge {judge + 1} of the panel"
