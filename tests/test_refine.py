@@ -390,3 +390,34 @@ def test_what_a_tournament_is_no_good_for_is_said_at_the_start(
     assert done.code == 0, done.err
     notes = [line for line in done.err.splitlines() if "note:" in line]
     assert (said in notes[0] and "metaloop advise" in notes[0]) if said else not notes
+
+
+def test_a_document_that_has_to_fit_a_schema_never_becomes_one_that_does_not(tmp_path: Path) -> None:
+    """What a schema asks for is looked at before the panel; a draft or a schema that is none ends it at once."""
+    schema = tmp_path / "schema.json"
+    schema.write_text(
+        '{"type": "object", "required": ["note"], "additionalProperties": false, "properties": {"note": {}}}'
+    )
+    draft = '{"note": "Its quality is 1"}\n'
+
+    def author(body: dict) -> str:
+        return between('{"note": "Its quality is 3", "more": 1}')
+
+    def synthesizer(body: dict) -> str:
+        return between('{"note": "Its quality is 2, and that is enough for all of us"}')
+
+    with FakeProvider(play(author=author, synthesizer=synthesizer)) as provider:
+        desk = Desk(tmp_path, provider, draft)
+        done = desk("--json-schema", "schema.json", "--max-passes", "1")
+        assert done.code == 0, done.err
+        assert "does not fit the schema: at $: Additional properties are not allowed ('more'" in (
+            desk.study / "report.md"
+        ).read_text().replace("\\", "")
+        (tmp_path / "draft.md").write_text("no JSON\n")
+        done = desk("--json-schema", "schema.json", "--name", "other")
+        assert done.code == 2
+        assert "expected what fits" in done.err
+        schema.write_text('{"type": 7}')
+        done = desk("--json-schema", "schema.json", "--name", "third")
+        assert done.code == 2
+        assert "expected a JSON schema, found one that is none" in done.err

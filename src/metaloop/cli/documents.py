@@ -53,6 +53,7 @@ class Options:
     require: Annotated[
         list[str] | None, Parameter(negative="", help="A regular expression that every version has to match.")
     ] = None
+    json_schema: Annotated[Path | None, Parameter(help="A JSON schema that every version has to fit.")] = None
     strict_claims: Annotated[
         bool, Parameter(negative="", help="A version with numbers that stand in no source is out.")
     ] = False
@@ -86,6 +87,7 @@ class Options:
             "ground_truth": [str(path.absolute()) for path in self.ground_truth or ()],
             "require": list(self.require or ()), "strict_claims": self.strict_claims,
         }  # fmt: skip
+        plain |= {} if self.json_schema is None else {"json_schema": str(self.json_schema.absolute())}
         raw = {
             "tournament": plain | rules,
             "policy": {"program_file": str(self.task.absolute()), "seed": self.seed},

@@ -228,6 +228,8 @@ class Desk:
             return refused(by, "same_text", f"{name} is the same as a version that there is already")
         if missing := [pattern for pattern in self.rules.require if not re.search(pattern, text, re.MULTILINE)]:
             return refused(by, "structure", f"{name} has nothing that matches {missing[0]!r}, which is required")
+        if self.rules.schema and (problem := _unfit(text, self.rules.schema)):
+            return refused(by, "structure", f"{name} does not fit the schema: {problem}")
         texts = self.view.texts
         told = claims(text, (self.first, texts.get("task", ""), texts.get("truth", "")))
         new = f"numbers that stand in no source: {', '.join(told[:CLAIMS])}" if told else ""
@@ -235,6 +237,12 @@ class Desk:
             return refused(by, "claims", f"{name} has {new}")
         why = "; ".join(part for part in (plain(notes, NOTES), new) if part) or "no notes"
         return Draft(by, why, text)
+
+
+def _unfit(text: str, schema: str) -> str:
+    from metaloop.fitting import unfit  # of documents with a schema alone
+
+    return unfit(text, schema)
 
 
 # ---- reading ---------------------------------------------------------------------------------------------------------

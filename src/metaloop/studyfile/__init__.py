@@ -587,7 +587,7 @@ def _terms(document: Document, checks: Checks) -> Terms:
         gates=tuple(Gate(gate.name, tuple(gate.cmd), gate.phase, gate.timeout_s) for gate in document.gates),
         outputs=tuple(target.outputs),
         private=tuple(target.private),
-        tournament=_tournament(document),
+        tournament=_tournament(document, checks.document_schema),
     )
 
 
@@ -595,7 +595,7 @@ FINAL = 7
 """Judges of the panel at the end of a comparison, unless told otherwise."""
 
 
-def _tournament(document: schema.Document) -> Tournament | None:
+def _tournament(document: schema.Document, fits: str) -> Tournament | None:
     keys = document.tournament
     if keys is None:
         return None
@@ -618,6 +618,7 @@ def _tournament(document: schema.Document) -> Tournament | None:
         keys.task_shown_to_critic,
         tuple(keys.require),
         keys.strict_claims,
+        schema=fits,
         hard=keys.critic.mode == "hard",
         lenses=tuple(keys.critic.lenses),
         rotate=keys.critic.lens_rotation == "round",

@@ -4,6 +4,7 @@ Reads folders and files, to find what globs match and to hash what is frozen; wr
 """
 
 import hashlib
+import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -84,6 +85,7 @@ class Checks:
         self.sealed: dict[str, str] = {}
         self.mutable: tuple[str, ...] = ()
         self.private: tuple[str, ...] = ()
+        self.document_schema = ""
         self.held = Held()
         self.telemetry: dict[str, Path] = {}
         self.tries: dict[str, dict[str, Scalar]] = {}
@@ -393,10 +395,36 @@ class Checks:
                 yield Fault(("tournament", "require", index), f"expected a regular expression, found {error.msg}")
         if len(set(rules.tie_order)) != 3:
             yield Fault(("tournament", "tie_order"), f"expected A, B and AB, each once; found {rules.tie_order}")
+        yield from self._fitting(rules)
         yield from self._seated(rules)
         if rules.judges.quorum is not None and rules.judges.quorum > rules.judges.count:
             message = f"expected at most {rules.judges.count} (judges.count), found {rules.judges.quorum}"
             yield Fault(("tournament", "judges", "quorum"), message)
+
+    def _fitting(self, rules: schema.TournamentKeys) -> Iterator[Fault]:
+        """The schema of a document, and that the document itself fits it."""
+        if rules.json_schema is None:
+            return
+        at, path = ("tournament", "json_schema"), self.base / rules.json_schema
+        if (problem := document_problem(path)) is not None:
+            yield Fault(at, problem)
+            return
+        try:
+            self.document_schema = json.dumps(json.loads(path.read_text(encoding="utf-8")), sort_keys=True)
+        except ValueError as error:
+            yield Fault(at, f"expected a JSON schema, found no JSON: {error}")
+            return
+        try:
+            from metaloop.fitting import unfit, unsound
+        except ImportError:
+            yield Fault(at, "it needs jsonschema: pip install 'metaloop[schema]'")
+            return
+        if problem := unsound(self.document_schema):
+            yield Fault(at, f"expected a JSON schema, found one that is none: {problem}")
+        elif document_problem(self.base / rules.document) is None:
+            text = (self.base / rules.document).read_text(encoding="utf-8")
+            if problem := unfit(text, self.document_schema):
+                yield Fault(("tournament", "document"), f"expected what fits {rules.json_schema}, found {problem}")
 
     def _seated(self, rules: schema.TournamentKeys) -> Iterator[Fault]:
         """Who sits on the panel, and what is compared."""

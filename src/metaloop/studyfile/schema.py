@@ -695,6 +695,7 @@ class TournamentKeys(Section):
     task_shown_to_critic: bool = True
     ground_truth: list[Text] = Field([], description="files with the facts that critic, author and judges hold it to")
     require: list[Text] = Field([], description="regular expressions that every version has to match")
+    json_schema: Text | None = Field(None, description="a file with a JSON schema that every version has to fit")
     strict_claims: bool = Field(False, description="a version with numbers that stand in no source is out")
     critic: CriticKeys = CriticKeys.model_construct()
     author: AuthorKeys = AuthorKeys.model_construct()
