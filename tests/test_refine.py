@@ -421,3 +421,40 @@ def test_a_document_that_has_to_fit_a_schema_never_becomes_one_that_does_not(tmp
         done = desk("--json-schema", "schema.json", "--name", "third")
         assert done.code == 2
         assert "expected a JSON schema, found one that is none" in done.err
+
+
+CHECK = """
+import pathlib, sys
+text = pathlib.Path(sys.argv[1]).read_text()
+assert pathlib.Path(sys.argv[1]).name == 'draft.md' and pathlib.Path.cwd() == pathlib.Path(sys.argv[1]).parent
+sys.exit('too much of it' if 'made one' in text else 0)
+"""
+
+
+def test_a_version_that_does_not_pass_a_command_never_comes_before_the_panel(tmp_path: Path) -> None:
+    """The command is run by us, in the sandbox, beside the version alone; a draft need not pass. Its files may not
+    change while the study lasts.
+    """
+    (tmp_path / "check.py").write_text(CHECK)
+    with FakeProvider(play()) as provider:
+        desk = Desk(tmp_path, provider)
+        done = desk("--check", "python3 check.py {document}")
+        judged = [shown(request.body) for request in provider.requests if role(request.body) == "judge"]
+    assert done.code == 0, done.err
+    assert desk.passes() == ["B", "B", "A", "A"]
+    assert judged
+    assert all(len(versions) == 2 for versions in judged)
+    assert not any("made one" in text for versions in judged for text in versions.values())
+    assert (
+        "AB, trial 2, is none: check ended with exit code 1: too much of it" in (desk.study / "report.md").read_text()
+    )
+    assert desk.made("audit", str(desk.study)).code == 0
+    assert not list((tmp_path / "cache").rglob("draft.md"))
+
+
+def test_a_check_that_says_nothing_of_the_version_is_refused(tmp_path: Path) -> None:
+    with FakeProvider(play()) as provider:
+        desk = Desk(tmp_path, provider)
+        done = desk("--check", "python3 check.py")
+    assert done.code == 2
+    assert "expected where the version stands in it; add {document}" in done.err

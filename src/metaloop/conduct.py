@@ -132,7 +132,8 @@ def _proposals(study: Study, round: Round, proposals: Sequence[Proposal]) -> Ite
             yield Refused(round.number, number, replace(proposal, refused=None), refusal)
         else:
             yield Proposed(round.number, number, proposal)
-            if study.the_terms.tournament is None:  # a document is judged, and not run
+            if study.the_terms.tournament is None or (study.the_terms.check and round.role != "baseline"):
+                # a document is judged, and not run; but one may be checked
                 yield RunsAsked(round.number, number, (0,))
 
 

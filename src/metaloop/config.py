@@ -42,6 +42,7 @@ from metaloop.walls import Ground
 if TYPE_CHECKING:
     from metaloop.adapters.candidates import Candidates
     from metaloop.adapters.models import Models
+    from metaloop.adapters.papers import Papers
     from metaloop.adapters.workspace.base import Base
     from metaloop.policies.frontier import Strategy
     from metaloop.studyfile import StudyFile
@@ -352,6 +353,15 @@ def ask(study: Study, request: Directed, ledger: Ledger, observers: Sequence[Obs
     commit(ledger, study, study.at, [request], observers)
 
 
+def _papers(file: "StudyFile") -> "Papers | None":
+    """Where versions of a document are checked, if any are."""
+    if file.terms.tournament is None or not file.terms.check:
+        return None
+    from metaloop.adapters.papers import Papers
+
+    return Papers(slots(file.folder))
+
+
 async def _run(
     study: Study,
     thought: Thought,
@@ -373,7 +383,7 @@ async def _run(
         nonce=partial(secrets.token_hex, 6),
         now=time.monotonic,
         model=model,
-        workspace=None if code is None else code.candidates(),
+        workspace=code.candidates() if code is not None else _papers(file),
         inbox=FileInbox(file.folder),
         private=_prepared(study, where),
         frozen=FrozenFiles(Path(where.cwd), watched(study, code)).changed,
@@ -754,7 +764,7 @@ def commands(terms: Terms) -> list[tuple[str, tuple[str, ...]]]:
         ("target.eval_cmd", terms.evaluate),
         ("target.holdout_cmd", terms.holdout),
         ("baseline.cmd", terms.baseline.cmd),
-        ("policy.check_cmd", terms.check),
+        ("policy.check_cmd" if terms.tournament is None else "tournament.check_cmd", terms.check),
         *((f"gates[{index}].cmd", gate.command) for index, gate in enumerate(terms.gates)),
     ]
     return [(key, command) for key, command in all_of_them if command]

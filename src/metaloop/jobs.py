@@ -135,7 +135,7 @@ def _steps(study: Study, trial: int, run: int, directory: str, where: Surroundin
         return steps
     gates = study.gates_of(trial)
     before, after = ([_gate(gate) for gate in gates if gate.phase == phase] for phase in ("pre", "post"))
-    first = next(index for index, step in enumerate(steps) if step.name != "check")
+    first = next((index for index, step in enumerate(steps) if step.name != "check"), 0)
     return *steps[:first], *before, *steps[first:], *after
 
 
@@ -155,6 +155,8 @@ def _measured(study: Study, trial: int, directory: str, where: Surroundings) -> 
     A separate scorer has a directory, HOME and TMPDIR that no candidate ever had, and what was carried there.
     """
     terms, bounds = study.the_terms, study.bounds
+    if terms.tournament is not None:
+        return (Step("check", _checking(terms, terms.tournament.document, where), bounds.timeout_s),)
     progress = {"METALOOP_PROGRESS": f"{directory}/{PROGRESS}"}
     measured = {"METALOOP_METRICS": f"{directory}/{METRICS}"} | progress
     if trial == PREPARE:
@@ -175,6 +177,14 @@ def _measured(study: Study, trial: int, directory: str, where: Surroundings) -> 
         carry,
         Step("evaluate", terms.evaluate, bounds.timeout_s, measured, cwd=where.scoring, fresh=True),
     )
+
+
+def _checking(terms: Terms, document: str, where: Surroundings) -> tuple[str, ...]:
+    """The command that checks a version: beside the version, and not in the folder of the files that its words name."""
+    words = {"{document}": f"{where.cwd}/{document}"}
+    program, *others = terms.check
+    named = (f"{where.folder}/../../{word}" if word in terms.sealed else _filled(word, words) for word in others)
+    return program, *named
 
 
 def parameters(values: dict[str, Scalar]) -> dict[str, str]:

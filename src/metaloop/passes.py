@@ -5,7 +5,7 @@ from typing import TypedDict
 
 from metaloop import comparison
 from metaloop.study import Pass, Study, Trial
-from metaloop.values import Ballot, Refused
+from metaloop.values import Ballot, Failed, Refused
 
 NAMES = "B", "AB"
 """The trials of a pass, in their order."""
@@ -209,7 +209,7 @@ def _won(each: Pass) -> str:
 
 
 def _made(study: Study, trial: Trial) -> str:
-    if isinstance(trial.result, Refused):
+    if isinstance(trial.result, Refused | Failed):
         return f"is none: {_cell(trial.result.reason)}"
     words = study.changed_code(trial.change, None)
     return f"{_cell(trial.proposal.by)}: {', '.join(words)}; {_cell(trial.proposal.why)}"

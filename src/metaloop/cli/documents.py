@@ -1,6 +1,7 @@
 """What the commands for documents have in common: their options, and the study that these come to."""
 
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -53,6 +54,9 @@ class Options:
     require: Annotated[
         list[str] | None, Parameter(negative="", help="A regular expression that every version has to match.")
     ] = None
+    check: Annotated[
+        str | None, Parameter(help="A command that every version has to pass, as 'python3 check.py {document}'.")
+    ] = None
     json_schema: Annotated[Path | None, Parameter(help="A JSON schema that every version has to fit.")] = None
     strict_claims: Annotated[
         bool, Parameter(negative="", help="A version with numbers that stand in no source is out.")
@@ -87,6 +91,7 @@ class Options:
             "ground_truth": [str(path.absolute()) for path in self.ground_truth or ()],
             "require": list(self.require or ()), "strict_claims": self.strict_claims,
         }  # fmt: skip
+        plain |= {"check_cmd": shlex.split(self.check)} if self.check else {}
         plain |= {} if self.json_schema is None else {"json_schema": str(self.json_schema.absolute())}
         raw = {
             "tournament": plain | rules,

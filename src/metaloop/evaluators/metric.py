@@ -60,7 +60,7 @@ def reader(terms: Terms) -> Callable[[Outcome], Ran | Failed]:
                 gate = step.name.removeprefix(GATE) if step.name.startswith(GATE) else ""
                 return Failed(kind, near(reason), seconds, _end(tail, TAIL), gate)
             last = last if step.name.startswith(GATE) else step
-        if last.name == "prepare":  # it is not measured
+        if last.name in ("prepare", "check"):  # it is not measured
             return Ran({}, seconds)
         wanted = [objective.metric] if last.name == "holdout" else needed
         found = _Found()

@@ -8,7 +8,7 @@ from metaloop.panels import RIVALS, A, asked, final, substitutes, unheard
 from metaloop.roles import Confirm, Measure, Measurement, Verdict
 from metaloop.study import Round, Study, Trial, View
 from metaloop.terms import Tournament
-from metaloop.values import Decision, Headline, Panel, Refused, Score
+from metaloop.values import Decision, Failed, Headline, Panel, Refused, Score
 
 
 def judging(terms: Tournament) -> Measure:
@@ -26,7 +26,7 @@ def _pass(
     view: View, terms: Tournament, measurements: Sequence[Measurement]
 ) -> Flow[tuple[Score | None, ...] | Verdict]:
     named = dict(zip(RIVALS, measurements, strict=True))
-    rivals = [name for name, each in named.items() if not isinstance(each.first, Refused)]
+    rivals = [name for name, each in named.items() if not isinstance(each.first, Refused | Failed)]
     if not rivals:
         return Verdict((None,) * len(measurements), _uncontested(measurements))
     incumbent = view.incumbent
@@ -40,8 +40,8 @@ def _pass(
 
 def _uncontested(measurements: Sequence[Measurement]) -> Panel:
     """A pass without a rival: the incumbent holds if nothing else came of it, and not if nothing could be read."""
-    reasons = [each.first for each in measurements if isinstance(each.first, Refused)]
-    if all(reason.code == "same_text" for reason in reasons):
+    reasons = [each.first for each in measurements if isinstance(each.first, Refused | Failed)]
+    if all(isinstance(reason, Refused) and reason.code == "same_text" for reason in reasons):
         return Panel(A, f"no rival: {reasons[0].reason}")
     return Panel("", f"void: no version could be judged: {reasons[0].reason}")
 

@@ -582,7 +582,7 @@ def _terms(document: Document, checks: Checks) -> Terms:
             dict.fromkeys([*([policy.mutable_file] if policy.mutable_file else []), *(policy.mutable or [])])
         ),
         required_calls=tuple(policy.required_calls),
-        check=tuple(policy.check_cmd or ()),
+        check=tuple((document.tournament and document.tournament.check_cmd) or policy.check_cmd or ()),
         frontier=_frontier(policy) if edits(policy) else {},
         gates=tuple(Gate(gate.name, tuple(gate.cmd), gate.phase, gate.timeout_s) for gate in document.gates),
         outputs=tuple(target.outputs),

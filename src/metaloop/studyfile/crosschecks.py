@@ -395,11 +395,28 @@ class Checks:
                 yield Fault(("tournament", "require", index), f"expected a regular expression, found {error.msg}")
         if len(set(rules.tie_order)) != 3:
             yield Fault(("tournament", "tie_order"), f"expected A, B and AB, each once; found {rules.tie_order}")
+        yield from self._checking(rules)
         yield from self._fitting(rules)
         yield from self._seated(rules)
         if rules.judges.quorum is not None and rules.judges.quorum > rules.judges.count:
             message = f"expected at most {rules.judges.count} (judges.count), found {rules.judges.quorum}"
             yield Fault(("tournament", "judges", "quorum"), message)
+
+    def _checking(self, rules: schema.TournamentKeys) -> Iterator[Fault]:
+        """The command that versions have to pass, and the files that its words name: they stay as they are."""
+        command, at = rules.check_cmd or [], ("tournament", "check_cmd")
+        if not command:
+            return
+        if not any("{document}" in word for word in command[1:]):
+            yield Fault(
+                at, "expected where the version stands in it; add {document}, as in [python3, check.py, '{document}']"
+            )
+        if rules.compare:
+            yield Fault(at, "expected none with compare, whose versions are not run; remove it")
+        faults: list[Fault] = []
+        named = {os.path.normpath(word): at for word in command[1:] if is_file(self.base / word)}
+        self.sealed = self._hashes(Tree(self.base), named, faults)
+        yield from faults
 
     def _fitting(self, rules: schema.TournamentKeys) -> Iterator[Fault]:
         """The schema of a document, and that the document itself fits it."""

@@ -696,6 +696,9 @@ class TournamentKeys(Section):
     ground_truth: list[Text] = Field([], description="files with the facts that critic, author and judges hold it to")
     require: list[Text] = Field([], description="regular expressions that every version has to match")
     json_schema: Text | None = Field(None, description="a file with a JSON schema that every version has to fit")
+    check_cmd: Command | None = Field(
+        None, description="a command that every version has to pass; {document} stands for its file"
+    )
     strict_claims: bool = Field(False, description="a version with numbers that stand in no source is out")
     critic: CriticKeys = CriticKeys.model_construct()
     author: AuthorKeys = AuthorKeys.model_construct()
