@@ -449,7 +449,7 @@ def test_a_version_that_does_not_pass_a_command_never_comes_before_the_panel(tmp
         "AB, trial 2, is none: check ended with exit code 1: too much of it" in (desk.study / "report.md").read_text()
     )
     assert desk.made("audit", str(desk.study)).code == 0
-    assert not list((tmp_path / "cache").rglob("draft.md"))
+    assert not list((tmp_path / "home").rglob("draft.md"))
 
 
 def test_a_check_that_says_nothing_of_the_version_is_refused(tmp_path: Path) -> None:
