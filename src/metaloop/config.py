@@ -509,9 +509,14 @@ def asking(file: "StudyFile") -> list[str]:
         usage, rules = _foreseen(file, role, spec), file.terms.tournament
         if rules is not None and not usage.tokens:
             continue  # nobody that a comparison of these strategies asks
-        what = "proposals" if rules is None else "comparisons" if rules.compare else "passes"
+        what, whats = ("proposal", "proposals") if rules is None else ("pass", "passes")
+        if rules is not None and rules.compare:
+            what, whats = "comparison", "comparisons"
         money = "its price is not known" if usage.usd is None else f"${usage.usd:.3g}"
-        about = f"about {usage.tokens_in + usage.tokens_out:,} tokens for {file.bounds.max_iterations} {what}, {money}"
+        most = file.bounds.max_iterations
+        about = (
+            f"about {usage.tokens_in + usage.tokens_out:,} tokens for {most} {what if most == 1 else whats}, {money}"
+        )
         lines.append(f"{role}: {spec.model}{f' at {spec.base_url}' if spec.base_url else ''}; {about}")
     caps = ((file.bounds.max_cost_usd, "${:g}"), (file.bounds.max_tokens, "{:,} tokens"))
     told = [text.format(cap) for cap, text in caps if cap is not None]

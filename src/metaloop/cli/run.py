@@ -322,7 +322,8 @@ def announce(file: StudyFile) -> None:
     if (rules := terms.tournament) is not None:
         if rules.compare:
             say(f"{terms.name}: {rules.document}, {len(rules.compare)} strategies by a panel of {rules.final}", "bold")
-            say(f"  {rules.calls} calls each, {bounds.max_iterations} times; {time}; in {shown(file.folder)}/")
+            often = "once" if bounds.max_iterations == 1 else f"{bounds.max_iterations} times"
+            say(f"  {rules.calls} calls each, {often}; at most {time}; in {shown(file.folder)}/")
         else:
             say(f"{terms.name}: {rules.document}, by a panel of {rules.judges}", "bold")
             wins = f"or {rules.k} wins running"
