@@ -107,14 +107,16 @@ def document(view: View) -> str:
 class Desk:
     """A document that is worked on: who is asked what about it, and what can be made of the replies.
 
-    `salt`: tells the dice of one desk from those of another in the same round.
+    `salt`: tells the dice of one desk from those of another in the same round. `turn`: how often it was criticised
+    before, where that is not once a pass.
     """
 
-    def __init__(self, view: View, text: str, salt: str = "") -> None:
+    def __init__(self, view: View, text: str, salt: str = "", turn: int | None = None) -> None:
         rules = view.terms.tournament
         assert rules is not None, "a tournament has rules"
         self.view, self.rules, self.text, self.salt = view, rules, text, salt
         self.first = view.code(Params({}))[rules.document]
+        self.turn = len(view.passes) if turn is None else turn
 
     def dice(self, name: str) -> Random:
         return self.view.rng(f"{name}{self.salt and '/' + self.salt}")
@@ -140,7 +142,7 @@ class Desk:
         """What the critic looks for: all of it, or one thing a pass, in turn."""
         lenses = self.rules.lenses
         if self.rules.rotate and lenses:
-            lenses = (lenses[len(self.view.passes) % len(lenses)],)
+            lenses = (lenses[self.turn % len(lenses)],)
         return f"Look above all for this: {'; '.join(lenses)}." if lenses else ""
 
     def to_author(self, critique: str) -> tuple[Message, ...]:

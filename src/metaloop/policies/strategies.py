@@ -86,8 +86,8 @@ class _Try:
         except ProposerError as error:
             self.told = f"broken off: {error}"
 
-    def desk(self) -> Desk:
-        return Desk(self.view, self.text, f"{self.name} {self.meter.made}")
+    def desk(self, turn: int = 0) -> Desk:
+        return Desk(self.view, self.text, f"{self.name} {self.meter.made}", turn)
 
     def take(self, draft: Draft) -> None:
         self.text, self.by = draft.text, draft.by
@@ -137,7 +137,7 @@ def critique_revise(each: _Try) -> Flow[None]:
     """A critique and a revision, again and again; it never asks whether that was better."""
     revisions = 0
     while each.meter.left > 1:
-        desk = each.desk()
+        desk = each.desk(revisions)
         critique = yield from each.meter.over(desk.criticised())
         if NOTHING.fullmatch(critique):
             each.told = f"{_times(revisions, 'revision')}, then the critic found nothing wrong"
@@ -215,7 +215,7 @@ def autoreason(each: _Try) -> Flow[None]:
     """Passes of a tournament, until it holds, or the calls are spent."""
     rules, winners = each.rules, list[str]()
     while each.meter.left >= 3 + ballots(rules):
-        desk = each.desk()
+        desk = each.desk(len(winners))
         drafts = yield from each.meter.over(drafted(desk))
         named = {name: draft for name, draft in zip(RIVALS, drafts, strict=True) if draft.refused is None}
         won = A
