@@ -4,7 +4,7 @@ Pure. A cap holds because nothing is asked that could go over it: spent, set asi
 within it. An ask that was lost with its controller stays charged at its worst case.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -69,7 +69,7 @@ def foreseen(texts: Mapping[str, str], trials: int, who: ModelSpec) -> Usage:
     return Usage(0.0, tokens_in, tokens_out, who.usd(tokens_in, tokens_out))
 
 
-def foreseen_passes(roles: Iterable[str], rules: Tournament, characters: int, passes: int, who: ModelSpec) -> Usage:
+def foreseen_passes(roles: Collection[str], rules: Tournament, characters: int, passes: int, who: ModelSpec) -> Usage:
     """About what it costs to ask these roles in so many passes over a document of so many characters, task and facts
     among them: four characters a token; 300 tokens of critique, and of a judge's reasons. Ballots asked for again, and
     thinking, are not in it.
@@ -83,6 +83,8 @@ def foreseen_passes(roles: Iterable[str], rules: Tournament, characters: int, pa
     if rules.compare:
         asks = _asks(rules, panel)
     played = [(*once[role], passes * asks[role]) for role in roles if role in once]
+    if "judge" in roles and not rules.compare:
+        played.append((2 * text, 300, float(rules.final)))
     tokens_in = int(sum((into + 250) * times for into, _, times in played))
     tokens_out = int(sum(out * times for _, out, times in played))
     return Usage(0.0, tokens_in, tokens_out, who.usd(tokens_in, tokens_out))

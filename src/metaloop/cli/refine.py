@@ -21,7 +21,7 @@ def refine(
     max_passes: Annotated[int, Parameter(help="Passes in all.")] = 25,
     final_judges: Annotated[
         int, Parameter(help="Judges who compare the first version and the last, once, at the end; 0 for none.")
-    ] = 0,
+    ] = 7,
     json: Json = False,
 ) -> int:
     """Improve a document: a critic, two authors, a blind panel, until it holds. The same command resumes.

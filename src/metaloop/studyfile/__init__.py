@@ -592,7 +592,7 @@ def _terms(document: Document, checks: Checks) -> Terms:
 
 
 FINAL = 7
-"""Judges of the panel at the end of a comparison, unless told otherwise."""
+"""Judges of the panel at the end, unless told otherwise."""
 
 
 def _tournament(document: schema.Document, fits: str) -> Tournament | None:
@@ -628,7 +628,7 @@ def _tournament(document: schema.Document, fits: str) -> Tournament | None:
         judge_lenses=tuple(judges.lenses),
         dissent=judges.dissent_slot,
         plateau=keys.plateau,
-        final=(FINAL if keys.compare else 0) if keys.final_judges is None else keys.final_judges,
+        final=FINAL if keys.final_judges is None else keys.final_judges,
         compare=tuple(keys.compare),
         calls=keys.calls if keys.compare else 0,
     )

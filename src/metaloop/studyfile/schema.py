@@ -706,7 +706,7 @@ class TournamentKeys(Section):
         None, description="mean of the document's points over the last five passes, at which it is enough"
     )
     final_judges: Annotated[int, Field(ge=0, le=25)] | None = Field(
-        None, description="judges who compare what came of it, once, at the end; 7 for a comparison, else none"
+        None, description="judges who compare what came of it, once, at the end; 7 unless given"
     )
     compare: list[Compared] = Field([], description="strategies that are compared, in place of a tournament")
     calls: Annotated[int, Field(ge=1, le=1000)] = Field(30, description="calls that each of them may make")
