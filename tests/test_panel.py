@@ -244,7 +244,7 @@ def test_settings_reach_those_whom_they_are_for_and_nobody_else() -> None:
 
     rules = {
         "hard": True, "lenses": ("LENS-1", "LENS-2"), "rotate": True, "held": ("no_paraphrase", "HELD-2"),
-        "judge_lenses": ("EYE-1", "EYE-2"), "dissent": True,
+        "judge_lenses": ("EYE-1", "EYE-2"), "dissent": True, "strict": True,
     }  # fmt: skip
     made = lab(passes=3, answer=watching, **rules)
     made.session()
@@ -256,8 +256,22 @@ def test_settings_reach_those_whom_they_are_for_and_nobody_else() -> None:
     assert [re.findall("EYE-.", text) for text in told["judge"][:3]] == [["EYE-1"], ["EYE-2"], ["EYE-1"]]
     assert ["strongest case" in text for text in told["judge"][:3]] == [False, False, True]
     assert [ballot.dissent for ballot in panels(made)[0].ballots] == [False, False, True]
+    assert all("Only one thing of your answer is counted" in text for text in told["judge"])
     for who, words in {"critic": "HELD|EYE", "author": "LENS|EYE", "judge": "LENS|HELD|Be as hard"}.items():
         assert not any(re.search(words, text) for text in told[who])
+
+
+def test_a_ballot_that_does_not_count_is_asked_for_as_often_as_is_set() -> None:
+    tried: list[int] = []
+
+    def third_time(prompt: Prompt) -> str:
+        tried.append(len(prompt.messages))
+        return "I would rather not." if len(prompt.messages) < 6 and prompt.role == "judge" else play()(body(prompt))
+
+    made = lab(passes=1, answer=third_time, retries=2)
+    made.session()
+    assert [panel.valid for panel in panels(made)] == [0]
+    assert tried.count(4) == 6
 
 
 def test_a_document_whose_points_are_enough_has_reached_a_plateau() -> None:

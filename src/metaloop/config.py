@@ -562,7 +562,7 @@ def prompt_texts(*, documents: bool) -> dict[str, str]:
 
 
 DOCUMENTS = {
-    "critic", "hard", "author", "synthesizer", "judge", "dissent", "ballot", "unread", "conservative", "improve",
+    "critic", "hard", "author", "synthesizer", "judge", "strict", "dissent", "ballot", "unread", "conservative", "improve",
     "harsh", "afresh",
 }  # fmt: skip
 """Prompts of tournaments alone."""

@@ -1,8 +1,8 @@
 """A blind panel as a flow: judges rank versions of a document, and the points of their ballots decide.
 
 Each judge is a fresh conversation, sees the versions under labels and in an order drawn for it, and knows nothing of
-who wrote them. All are asked at once. A ballot that cannot be counted is asked for once more, with the reason; then it
-is lost. A panel with too few ballots is void: nobody won it, the incumbent least of all.
+who wrote them. All are asked at once. A ballot that cannot be counted is asked for again, with the reason; then it is
+lost. A panel with too few ballots is void: nobody won it, the incumbent least of all.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -46,9 +46,12 @@ def asked(view: View, terms: Tournament, texts: Mapping[str, str], dice: Random)
     prompts = tuple(_prompt(view, terms, ballot, texts, away) for ballot in ballots)
     replies = cast(tuple[Reply, ...], (yield prompts))
     ballots = [_read(ballot, reply) for ballot, reply in zip(ballots, replies, strict=True)]
-    if again := [at for at, ballot in enumerate(ballots) if not ballot.ranking]:
+    for _ in range(terms.retries):
+        if not (again := [at for at, ballot in enumerate(ballots) if not ballot.ranking]):
+            break
         asks = tuple(_again(view, prompts[at], ballots[at], replies[at]) for at in again)
         second = cast(tuple[Reply, ...], (yield asks))
+        replies = tuple(second[again.index(at)] if at in again else reply for at, reply in enumerate(replies))
         for at, reply in zip(again, second, strict=True):
             ballots[at] = _read(ballots[at], reply)
     return _counted(terms, tuple(texts), ballots)
@@ -100,6 +103,7 @@ def _prompt(view: View, terms: Tournament, ballot: Ballot, texts: Mapping[str, s
         criteria=terms.criteria,
         lens=_lens(terms, ballot.judge),
         dissent=view.texts["dissent"] if ballot.dissent else "",
+        strict=fill(view.texts["strict"], **_form(ballot)) if terms.strict else "",
         truth=truth(view),
         **_form(ballot),
     )

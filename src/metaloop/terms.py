@@ -73,7 +73,8 @@ class Tournament(Value, frozen=True):
     `hard`: a critic that lets nothing pass. `lenses`: what it looks for; with `rotate` one of them a pass, in turn.
     `held`: what authors are held to, besides. `seats`: who is asked for each seat of the panel, where not all are
     `judge`; `spare`: somebody takes the seat of a judge that is lost. `judge_lenses`: what judges look at, one each in
-    turn; `dissent`: whether the last of them makes the case of the minority first. `plateau`: the mean of the
+    turn; `strict`: whether they are told first what a ballot that counts is; `retries`: how often one that does not is
+    asked for again; `dissent`: whether the last of them makes the case of the minority first. `plateau`: the mean of the
     document's points over the last `PLATEAU` passes at which it is enough. `final`: judges who compare what came of
     it, once, at the end; 0 for none.
     `compare`: strategies that are compared, each with so many `calls`, in place of a tournament.
@@ -101,6 +102,8 @@ class Tournament(Value, frozen=True):
     seats: tuple[str, ...] = ()
     spare: bool = False
     judge_lenses: tuple[str, ...] = ()
+    strict: bool = False
+    retries: int = 1
     dissent: bool = False
     plateau: float | None = None
     final: int = 0

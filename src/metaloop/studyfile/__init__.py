@@ -626,6 +626,8 @@ def _tournament(document: schema.Document, fits: str) -> Tournament | None:
         seats=seats if len(set(seats)) > 1 else (),
         spare=SPARE in document.models,
         judge_lenses=tuple(judges.lenses),
+        strict=judges.strict_ballot,
+        retries=judges.retries,
         dissent=judges.dissent_slot,
         plateau=keys.plateau,
         final=FINAL if keys.final_judges is None else keys.final_judges,

@@ -663,6 +663,10 @@ class JudgesKeys(Section):
     prompt: Literal["stepwise", "holistic"] = Field("stepwise", description="whether they reason about each first")
     criteria: Text | None = Field(None, description="what they are asked to look at, in your words")
     lenses: list[Text] = Field([], description="what they look at above all, one each, in turn")
+    strict_ballot: bool = Field(False, description="whether they are told first what a ballot that counts is")
+    retries: Annotated[int, Field(ge=0, le=5)] = Field(
+        1, description="how often a ballot that does not count is asked for again"
+    )
     dissent_slot: bool = Field(False, description="whether the last makes the case of the minority before it ranks")
 
 
