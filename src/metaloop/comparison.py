@@ -227,7 +227,7 @@ def _page(study: Study) -> Iterator[str]:
     yield f"It ended: {study.closed.why}." if study.closed else "It has not ended."
     yield (
         f"Each had the same first version and at most {rules.calls} calls; {rules.final} judges ranked what came of "
-        f"them, blind, {found.panels} time{'' if found.panels == 1 else 's'}: {verdict(found)}."
+        f"them, blind, {'once' if found.panels == 1 else f'{found.panels} times'}: {verdict(found)}."
     )
     yield ""
     head, *rows = table(found)

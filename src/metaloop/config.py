@@ -562,8 +562,8 @@ def prompt_texts(*, documents: bool) -> dict[str, str]:
 
 
 DOCUMENTS = {
-    "critic", "hard", "author", "synthesizer", "judge", "strict", "dissent", "ballot", "unread", "conservative", "improve",
-    "harsh", "afresh",
+    "critic", "hard", "author", "synthesizer", "judge", "strict", "dissent", "ballot", "unread",
+    "conservative", "improve", "harsh", "afresh",
 }  # fmt: skip
 """Prompts of tournaments alone."""
 

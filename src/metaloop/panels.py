@@ -33,8 +33,8 @@ SHOWN = 4_000
 
 STEPS = """
 Go through the versions one by one, in a few sentences each: what does it get right; what does it get wrong, or miss; do
-its claims and numbers hold against what the task says is true; is there as much detail as is needed, and no more? Then
-compare them.
+its claims and numbers hold against what the task says is true (where it is silent, that two versions differ is no error
+of either); is there as much detail as is needed, and no more? Then compare them.
 """
 """What judges that reason are told."""
 
@@ -110,7 +110,11 @@ def _prompt(view: View, terms: Tournament, ballot: Ballot, texts: Mapping[str, s
     versions = (
         version(f"version-{label}", texts[name]) for name, label in zip(ballot.shown, ballot.labels, strict=True)
     )
-    user = "\n\n".join((task(view), "# The versions", *versions))
+    counts = (
+        f"version-{label} {len(texts[name].split())}" for name, label in zip(ballot.shown, ballot.labels, strict=True)
+    )
+    told = f"# The versions\n\nWords, as they are between spaces: {', '.join(counts)}."
+    user = "\n\n".join((task(view), told, *versions))
     return Prompt(_asked_for(terms, ballot.judge, away), (Message("system", said), Message("user", user)))
 
 
@@ -140,8 +144,7 @@ def _again(view: View, prompt: Prompt, ballot: Ballot, reply: Reply) -> Prompt:
 def _form(ballot: Ballot) -> dict[str, str]:
     """How a ranking looks, which is never one that counts; and the labels, in an order that says nothing."""
     *others, last = sorted(ballot.labels)
-    form = ["best", "next", "..."] if len(ballot.labels) > 2 else ["best", "other"]
-    return {"form": ", ".join(form), "labels": f"{', '.join(others)} and {last}"}
+    return {"form": ", ".join(["<label>"] * len(ballot.labels)), "labels": f"{', '.join(others)} and {last}"}
 
 
 def _read(ballot: Ballot, reply: Reply) -> Ballot:

@@ -358,7 +358,9 @@ def enough(study: Study, tally: Tally | None = None) -> Ending | None:
     if study.searched >= bounds.max_iterations:
         rules = study.the_terms.tournament
         what = "trials" if rules is None else "comparisons" if rules.compare else "passes"
-        return Ending("max_iterations", f"all {bounds.max_iterations} {what} are done")
+        once = rules is not None and rules.compare and bounds.max_iterations == 1
+        said = "the comparison is done" if once else f"all {bounds.max_iterations} {what} are done"
+        return Ending("max_iterations", said)
     return None
 
 

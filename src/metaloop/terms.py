@@ -74,9 +74,9 @@ class Tournament(Value, frozen=True):
     `held`: what authors are held to, besides. `seats`: who is asked for each seat of the panel, where not all are
     `judge`; `spare`: somebody takes the seat of a judge that is lost. `judge_lenses`: what judges look at, one each in
     turn; `strict`: whether they are told first what a ballot that counts is; `retries`: how often one that does not is
-    asked for again; `dissent`: whether the last of them makes the case of the minority first. `plateau`: the mean of the
-    document's points over the last `PLATEAU` passes at which it is enough. `final`: judges who compare what came of
-    it, once, at the end; 0 for none.
+    asked for again; `dissent`: whether the last of them makes the case of the minority first. `plateau`: the mean of
+    the document's points over the last `PLATEAU` passes at which it is enough. `final`: judges who compare what came
+    of it, once, at the end; 0 for none.
     `compare`: strategies that are compared, each with so many `calls`, in place of a tournament.
     """
 

@@ -177,7 +177,8 @@ class Desk:
         return self._messages(said, task(self.view), self._a())
 
     def _a(self) -> str:
-        return f"# The document\n\n{version('document', self.text)}"
+        counted = f"It has {len(self.text.split())} words, as they are between spaces."
+        return f"# The document\n\n{counted}\n\n{version('document', self.text)}"
 
     def _messages(self, system: str, *parts: str) -> tuple[Message, ...]:
         return Message("system", system), Message("user", "\n\n".join(part for part in parts if part))
