@@ -114,19 +114,6 @@ def orders(names: Sequence[str], judges: int, order: Order, dice: Random) -> tup
     return tuple((row, row[1:] + row[:1]) if order == "both" else (row,) for row in rows)
 
 
-def shown(names: Sequence[str], judge: int, judges: int, order: Order, dice: Random) -> tuple[Ranking, ...]:
-    """What `orders` has for one judge of the panel, counted from 0.
-
-    A panel is balanced as a whole, so `dice` has to be in the same state for each judge: a new `Random(f"{seed}/{n}")`.
-    """
-    return orders(names, judges, order, dice)[judge]
-
-
-def labelled(names: Sequence[str], labels: Sequence[str], dice: Random) -> dict[str, str]:
-    """By label, the name that stands under it for one judge: drawn, so that a label tells nothing."""
-    return dict(zip(labels, dice.sample(list(names), len(names)), strict=True))
-
-
 def named(ranking: Sequence[str], by_label: Mapping[str, str]) -> Ranking:
     """A ranking of labels as one of names."""
     return tuple(by_label[label] for label in ranking)

@@ -12,7 +12,7 @@ from typing import cast
 
 from msgspec.structs import replace
 
-from metaloop.ballots import borda, joined, orders, parse, quorum, winner
+from metaloop.ballots import borda, decided, joined, named, orders, parse, quorum, winner
 from metaloop.events import Reply
 from metaloop.flow import Flow, Message, Prompt
 from metaloop.study import View
@@ -149,14 +149,18 @@ def _form(ballot: Ballot) -> dict[str, str]:
 
 def _read(ballot: Ballot, reply: Reply) -> Ballot:
     """With the judge's ranking, or why it has none."""
-    if reply.text is None or reply.finish == "refusal":
-        problem = reply.problem or f"the reply ended with {reply.finish!r}, and has no ranking"
-        return replace(ballot, model=reply.model, problem=problem[:200])
-    found = parse(reply.text, ballot.labels)
+    found = lost(reply) or parse(reply.text or "", ballot.labels)
     if isinstance(found, str):
         return replace(ballot, model=reply.model, problem=found[:200])
     names = dict(zip(ballot.labels, ballot.shown, strict=True))
-    return replace(ballot, model=reply.model, problem="", ranking=tuple(names[label] for label in found))
+    return replace(ballot, model=reply.model, problem="", ranking=named(found, names))
+
+
+def lost(reply: Reply) -> str:
+    """Why a reply has nothing that could be a ranking; empty where there is something to read."""
+    if reply.text is not None and reply.finish != "refusal":
+        return ""
+    return reply.problem or f"the reply ended with {reply.finish!r}, and has no ranking"
 
 
 # ---- counting --------------------------------------------------------------------------------------------------------
@@ -166,7 +170,7 @@ def _counted(terms: Tournament, names: tuple[str, ...], ballots: Sequence[Ballot
     """What the ballots come to."""
     tally = borda(counted(ballots, terms.order == "both"), names)
     points = f"{_points(tally.points)}, {tally.valid} of {tally.asked} ballots"
-    if tally.valid < terms.quorum:
+    if not decided(tally, terms.quorum):
         reasons = [ballot.problem for ballot in ballots if ballot.problem]
         why = f"void: {points}, and {terms.quorum} are needed" + (f"; the last: {reasons[-1]}" if reasons else "")
         return Panel("", why, tally.points, tally.valid, tally.asked, tuple(ballots))

@@ -411,9 +411,15 @@ def cohens_h(p1: float, p2: float) -> float:
 
 
 def binomial_tail(k: int, n: int, p: Fraction) -> float:
-    """P(X >= k) for n trials, exact until the last division."""
+    """P(X >= k) for n trials, exact until the last division. Each term is made of the one before: n may be large."""
     hit, miss = p.numerator, p.denominator - p.numerator
-    return float(Fraction(sum(math.comb(n, i) * hit**i * miss ** (n - i) for i in range(k, n + 1)), p.denominator**n))
+    if not hit:
+        return float(k <= 0)
+    ways, total = hit**n, 0  # of i = n
+    for i in range(n, k - 1, -1):
+        total += ways
+        ways = ways * i * miss // ((n - i + 1) * hit)
+    return float(Fraction(total, p.denominator**n))
 
 
 def chi2_tail(x: float, df: int) -> float:

@@ -1,11 +1,16 @@
 """A tournament as people read it: pass by pass, each ballot, and what it would look like by chance. Pure."""
 
-from collections.abc import Iterator, Sequence
-from typing import TypedDict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from metaloop import comparison
-from metaloop.study import Pass, Study, Trial
-from metaloop.values import Ballot, Failed, Refused
+from metaloop.events import Entry, Measured, Reply
+from metaloop.study import Pass, Round, Study, Trial, evolve
+from metaloop.terms import SEATS, SPARE
+from metaloop.values import Ballot, Failed, Panel, Refused
+
+if TYPE_CHECKING:
+    from metaloop.recount import Cast, Found, Rules
 
 NAMES = "B", "AB"
 """The trials of a pass, in their order."""
@@ -14,7 +19,7 @@ NAMES = "B", "AB"
 def line(study: Study, index: int) -> str:
     """`pass 3  AB wins: A 5, B 4, AB 9, 3 of 3 ballots`, for the pass with this index, from 0."""
     each = study.passes[index]
-    if _compares(study):
+    if compares(study):
         return comparison.line(study, index)
     return f"pass {index + 1:>2}  {each.panel.winner or '-':<2}  {each.panel.why}"
 
@@ -33,10 +38,10 @@ def where(study: Study) -> str:
     if best is None or best.number == study.baseline:
         return "the first version: no other won"
     number = next(index for index, each in enumerate(study.passes, 1) if best.number in each.trials)
-    return f"trial {best.number}, of {'comparison' if _compares(study) else 'pass'} {number}"
+    return f"trial {best.number}, of {'comparison' if compares(study) else 'pass'} {number}"
 
 
-def _compares(study: Study) -> bool:
+def compares(study: Study) -> bool:
     """Whether strategies are compared, in place of a tournament."""
     rules = study.the_terms.tournament
     return rules is not None and bool(rules.compare)
@@ -50,16 +55,11 @@ def names(study: Study) -> tuple[str, ...]:
 
 def chance(study: Study) -> str:
     """What random ballots would have come to under the same rules, in a sentence."""
+    from metaloop.recount import chance as by_lot  # of documents alone
+
     rules = study.the_terms.tournament
     assert rules is not None
-    from metaloop.panelstats import chance_of_incumbent, passes_to_streak  # of documents alone
-
-    alone = chance_of_incumbent(rules.judges, tie_order=rules.tie_order, margin=rules.margin)
-    expected = passes_to_streak(alone, rules.k)
-    return (
-        f"With ballots drawn by lot the document would win {float(alone):.0%} of the passes, and {rules.k} running "
-        f"after {expected:.3g} on average; here it won {_share(study)}."
-    )
+    return f"{by_lot(rules.judges, judged_by(study))}; here it won {_share(study)}."
 
 
 def _share(study: Study) -> str:
@@ -95,66 +95,152 @@ def drifts(study: Study) -> str:
 
 # ---- the panel itself ------------------------------------------------------------------------------------------------
 
-SUSPECT = 0.01
-"""The chance below which a panel is said to go by something else than the text."""
-
 
 def biases(study: Study) -> Iterator[str]:
     """What all valid ballots on three versions say of their judges, a sentence each; nothing while there are few."""
-    from metaloop.panelstats import Seen, agreement, flips, length_bias, position_bias  # of documents alone
+    from metaloop.recount import counted, told  # of documents alone
 
-    full = [each for each in study.passes if len(each.panel.points) == len(NAMES) + 1]
-    valid = [(each, ballot) for each in full for ballot in each.panel.ballots if ballot.ranking]
-    if len(valid) < FEW:
-        return
-    places = position_bias(Seen(ballot.shown, ballot.ranking) for _, ballot in valid)
-    wins = ", ".join(map(str, places.wins))
-    yield f"By place shown, versions came first {wins} times (p = {places.p:.2g}){_suspect(places.p)}."
-    lengths = {each.round: _lengths(study, each) for each in full}
-    longest = length_bias((ballot.ranking, lengths[each.round]) for each, ballot in valid)
-    odd = min(longest.more, longest.fewer)
-    yield (
-        f"The longest version came first {longest.wins} times of {longest.ballots} (p = {min(1.0, 2 * odd):.2g})"
-        f"{_suspect(2 * odd)}; Kendall's tau of length and rank is {longest.correlation:+.2f}."
-    )
-    panels = [[ballot.ranking for ballot in each.panel.ballots if ballot.ranking] for each in full]
-    if judged := [panel for panel in panels if len(panel) > 1]:
-        agreed = agreement(judged)
-        yield f"Judges agree by Kendall's W = {agreed.w:.2f} (0 none, 1 one mind); ballots by lot: p = {agreed.p:.2g}."
-    rules = study.the_terms.tournament
-    if rules is not None and rules.order == "both":
-        pairs = [(a.ranking or None, b.ranking or None) for each in full for a, b in _twos(each.panel.ballots)]
-        turned = flips(pairs)
-        yield f"Of {turned.pairs} judges that were asked in both orders, {turned.flipped} changed their first place."
+    rules = judged_by(study)
+    yield from told([counted(each, rules) for each in found(study, {})], both=rules.both)
 
 
-FEW = 6
-"""Ballots below which nothing is said of a panel's judges."""
-
-
-def _twos(ballots: Sequence[Ballot]) -> Iterator[tuple[Ballot, Ballot]]:
-    return zip(ballots[::2], ballots[1::2], strict=True)
-
-
-def _suspect(p: float) -> str:
-    return ": **the panel may go by that**" if p < SUSPECT else ""
-
-
-def _lengths(study: Study, each: Pass) -> dict[str, int]:
+def lengths(study: Study, each: Pass) -> dict[str, int]:
     """Words of every version of a pass, by name."""
+    return {name: len(text.split()) for name, text in versions(study, each).items()}
+
+
+def versions(study: Study, each: Pass) -> dict[str, str]:
+    """The texts of a pass, by name; without those that were refused."""
     rules = study.the_terms.tournament
     assert rules is not None
-    trials = {"A": _held(study, each), **dict(zip(NAMES, each.trials, strict=True))}
-    changes = {name: study.trials[number].change for name, number in trials.items()}
-    files = {name: (study.base | change.files)[rules.document] for name, change in changes.items()}
-    return {name: len(study.contents[digest].split()) for name, digest in files.items()}
+    trials = {"A": held(study, each), **dict(zip(NAMES, each.trials, strict=True))}
+    there = {name: study.trials[number] for name, number in trials.items() if number is not None}
+    files = {
+        name: (study.base | trial.change.files)[rules.document]
+        for name, trial in there.items()
+        if not isinstance(trial.result, Refused)
+    }
+    return {name: study.contents[digest] for name, digest in files.items()}
 
 
-def _held(study: Study, each: Pass) -> int:
+def held(study: Study, each: Pass) -> int:
     """The trial that was A in a pass: the one that both of its own grew from."""
     parent = study.trials[each.trials[0]].proposal.parent
     assert parent is not None, "every version grows from the one that holds"
     return parent
+
+
+# ---- counted again ---------------------------------------------------------------------------------------------------
+
+
+class Heard(NamedTuple):
+    """What a pass was told: the critic's reply, and those of the judges, ask by ask."""
+
+    critique: str
+    judges: tuple[tuple[Reply | None, ...], ...]
+
+
+def heard(entries: Iterable[Entry]) -> tuple[Study, dict[int, Heard]]:
+    """A study, and by round what was said in its passes: what is forgotten once it is used."""
+    study, said = Study(), dict[int, Heard]()
+    for entry in entries:
+        match entry.event:
+            case Measured(round=round, panel=Panel()):
+                said[round] = _heard(study.open[round])
+        evolve(study, entry)
+    return study, said
+
+
+def _heard(round: Round) -> Heard:
+    critic = [exchange for exchange in round.asked["propose"] if exchange.roles == ("critic",)]
+    reply = critic[0].answers[0] if critic else None
+    judges = (exchange.answers for exchange in round.asked["measure"] if set(exchange.roles) <= {*SEATS, SPARE})
+    replies = tuple(tuple(answer if isinstance(answer, Reply) else None for answer in answers) for answers in judges)
+    return Heard((reply.text or "") if isinstance(reply, Reply) else "", replies)
+
+
+def judged_by(study: Study, k: int | None = None) -> "Rules":
+    """How the passes of a study are decided."""
+    from metaloop.recount import Rules  # of documents alone
+
+    terms = study.the_terms.tournament
+    assert terms is not None
+    return Rules(k or terms.k, terms.margin, terms.tie_order, terms.quorum, terms.order == "both")
+
+
+def found(study: Study, said: Mapping[int, Heard]) -> Iterator["Found"]:
+    """The passes as they are recorded, with the replies that are known."""
+    from metaloop.recount import Found, Record  # of documents alone
+
+    for index, each in enumerate(study.passes):
+        panel = each.panel
+        ballots, notes = _casts(panel, said.get(each.round))
+        yield Found(
+            index + 1,
+            tuple(panel.points) or ("A", *NAMES),
+            ballots,
+            panel.asked,
+            Record(panel.winner or None, panel.points, panel.valid),
+            panel.why if panel.winner and not panel.asked else "",
+            lengths(study, each),
+            notes,
+        )
+
+
+def _casts(panel: Panel, said: Heard | None) -> tuple[tuple["Cast", ...], tuple[str, ...]]:
+    from metaloop.panels import lost  # of documents alone
+    from metaloop.recount import Cast
+
+    replies = last_said(panel, said)
+    casts = []
+    for ballot, reply in zip(panel.ballots, replies, strict=True):
+        why = ballot.problem if reply is None else lost(reply)
+        raw = None if reply is None or why else reply.text
+        casts.append(Cast(ballot.judge + 1, ballot.shown, ballot.labels, raw, why, ballot.ranking or None))
+    unknown = said is not None and None in replies
+    return tuple(casts), ("which ballots were asked for again cannot be told",) if unknown else ()
+
+
+def last_said(panel: Panel, said: Heard | None) -> list[Reply | None]:
+    """For each ballot the reply that it was read from: the last, of those that were asked for again. None where that is
+    not known: another version may have read another ballot as invalid.
+    """
+    if said is None or not said.judges or len(said.judges[0]) != len(panel.ballots):
+        return [None] * len(panel.ballots)
+    first, *more = said.judges
+    replies = list(first)
+    for asked in more:
+        again = [at for at, reply in enumerate(replies) if reply is None or not _counts(panel.ballots[at], reply)]
+        if len(asked) != len(again):
+            return [reply if ballot.ranking else None for ballot, reply in zip(panel.ballots, first, strict=True)]
+        for at, reply in zip(again, asked, strict=True):
+            replies[at] = reply
+    return replies
+
+
+def _counts(ballot: Ballot, reply: Reply) -> bool:
+    from metaloop.ballots import parse  # of documents alone
+    from metaloop.panels import lost
+
+    return not lost(reply) and not isinstance(parse(reply.text or "", ballot.labels), str)
+
+
+# ---- in the method's own layout --------------------------------------------------------------------------------------
+
+
+def history(study: Study) -> list[dict[str, object]]:
+    """Every pass, as `history.json` of the published runs has it."""
+    words = [lengths(study, each) for each in study.passes]
+    return [
+        {
+            "pass": index + 1,
+            "winner": each.panel.winner or None,
+            "scores": each.panel.points,
+            "words": words[index][each.panel.winner or "A"],
+            "elapsed": round(each.seconds, 1),
+        }
+        for index, each in enumerate(study.passes)
+    ]
 
 
 # ---- a page ----------------------------------------------------------------------------------------------------------
@@ -162,7 +248,7 @@ def _held(study: Study, each: Pass) -> int:
 
 def page(study: Study) -> str:
     """The report of a tournament, or of strategies that were compared, in Markdown."""
-    if _compares(study):
+    if compares(study):
         return comparison.page(study)
     return "\n".join(_page(study)) + "\n"
 

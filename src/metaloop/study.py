@@ -281,14 +281,20 @@ class Round(Struct):
     faults: int = 0
     faulted_at: float = 0.0
     """Of one that began anew after sessions: how many such rounds there were running then, and when that was."""
+    began: float = 0.0
+    """The study second at which it was opened."""
 
 
 class Pass(Value, frozen=True):
-    """A pass of a tournament that is over: its trials, in the order of the panel's names, and what that came to."""
+    """A pass of a tournament that is over: its trials, in the order of the panel's names, and what that came to.
+
+    `seconds`: of the study, from where its round opened.
+    """
 
     round: int
     trials: tuple[int, ...]
     panel: Panel
+    seconds: float = 0.0
 
 
 class Tally(Value, frozen=True):
@@ -605,6 +611,7 @@ def evolve(study: Study, entry: Entry) -> None:
             round.proposed = event.role in ("closing", "proof", "holdout")
             round.held = event.trial if event.role == "holdout" else None
             round.trials = [] if event.trial is None or event.role == "holdout" else [event.trial]
+            round.began = entry.at
             study.open[event.round] = round
             study.rounds = max(study.rounds, event.round)
             study.searched += event.role == "search"
@@ -908,7 +915,7 @@ def _decide(study: Study, event: Decided, place: int) -> None:
         return  # nothing follows from it, for the search least of all
     study.faults = study.session_faults = 0
     if round.panel is not None:
-        study.passes.append(Pass(round.number, tuple(round.trials), round.panel))
+        study.passes.append(Pass(round.number, tuple(round.trials), round.panel, study.at - round.began))
     crowned = decision.crowned is not None and decision.crowned != before.incumbent
     for number in round.trials:
         _settle(study, round, study.trials[number], decision, place)

@@ -26,6 +26,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "refine": ("refine:refine", "a document, improved by versions that a blind panel prefers"),
         "compare": ("compare:compare", "several ways to improve a document, ranked by a blind panel"),
         "advise": ("advise:advise", "which strategy improves a text or a program, why, and what it costs"),
+        "recount": ("recount:recount", "judges' raw replies, read and counted again; of published runs too"),
     },
     "Look": {
         "status": ("read:status", "where a study stands, and its last trials"),

@@ -62,6 +62,13 @@ def tell_json(value: object) -> None:
     tell(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
 
 
+def write_whole(path: Path, text: str) -> None:
+    """A file anew: whole or not at all, for whoever reads at this moment."""
+    draft = path.with_name(f".{path.name}.tmp")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(path)
+
+
 _SGR = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 
 

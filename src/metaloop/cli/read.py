@@ -4,6 +4,7 @@ import contextlib
 import json as jsonlib
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,6 +31,7 @@ from metaloop.cli.output import (
     tell_json,
     trial_line,
     waiting,
+    write_whole,
 )
 from metaloop.cli.underway import in_a_line, next_try, works
 from metaloop.errors import Damaged, UsageError
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
     from metaloop.rerun import Again
 
 Json = Annotated[bool, Parameter(name="--json", negative="", help="One JSON document on stdout, nothing else there.")]
-Format = Literal["tsv", "csv", "jsonl", "autoresearch", "autoresearch-rl", "canonical"]
+Format = Literal["tsv", "csv", "jsonl", "autoresearch", "autoresearch-rl", "canonical", "autoreason"]
 
 
 def status(
@@ -140,22 +142,45 @@ def export(
     study: Named = None,
     /,
     *,
-    format: Annotated[Format, Parameter(help="autoresearch has five columns, autoresearch-rl fourteen.")] = "tsv",
-    out: Annotated[Path | None, Parameter(help="A file, instead of stdout.")] = None,
+    format: Annotated[
+        Format, Parameter(help="autoresearch has five columns, autoresearch-rl fourteen; autoreason is a folder.")
+    ] = "tsv",
+    out: Annotated[Path | None, Parameter(help="A file, instead of stdout; for autoreason a new folder.")] = None,
 ) -> int:
-    """The trials, as tables for other tools."""
+    """The trials, as tables for other tools; or a tournament as the folder in which runs of it were published."""
     from metaloop.exports import TABLES
 
     if out is not None and not out.parent.is_dir():
         raise UsageError(f"--out {out}: expected the folder {out.parent}, found none; type: mkdir -p {out.parent}")
+    if format == "autoreason":
+        return _published(folder(study), out)
     lines = [_canonical(folder(study))] if format == "canonical" else TABLES[format](read(study).study)
     if out is None:
         for line in lines:
             sys.stdout.write(line + "\n")
         return 0
-    draft = out.with_name(f".{out.name}.tmp")
-    draft.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    draft.replace(out)
+    write_whole(out, "".join(f"{line}\n" for line in lines))
+    say(f"wrote {out}")
+    return 0
+
+
+def _published(where: Path, out: Path | None) -> int:
+    """A tournament as a folder of its own: whole or not at all. One that is there is not written into."""
+    from metaloop.published import files  # of documents alone
+
+    if out is None:
+        raise UsageError("--format autoreason: expected a new folder for its files; add --out DIR")
+    if out.is_symlink() or out.exists():
+        raise UsageError(f"--out: expected a new folder, found something at {out}; nothing is written over")
+    study, said = passes.heard(read_ledger(where))
+    if study.terms is None or study.the_terms.tournament is None or passes.compares(study):
+        raise UsageError(f"--format autoreason: expected a tournament, found another kind of study in {where}")
+    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as drafts:
+        draft = Path(drafts) / out.name
+        for name, text in files(study, said):
+            (draft / name).parent.mkdir(parents=True, exist_ok=True)
+            (draft / name).write_text(text, encoding="utf-8")
+        draft.rename(out)
     say(f"wrote {out}")
     return 0
 

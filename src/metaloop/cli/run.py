@@ -29,6 +29,7 @@ from metaloop.cli.output import (
     tell,
     tell_json,
     trial_line,
+    write_whole,
 )
 from metaloop.config import Outcome, asking, drive, held, holding, surroundings, unenforceable, unreadable
 from metaloop.errors import BaselineError, UsageError
@@ -48,8 +49,8 @@ from metaloop.events import (
     Vanished,
     Why,
 )
+from metaloop.passes import compares, history, page
 from metaloop.passes import line as pass_line
-from metaloop.passes import page
 from metaloop.passes import text as document_text
 from metaloop.passes import told as passes
 from metaloop.plan import again_at
@@ -270,9 +271,13 @@ def driven(file: StudyFile, *, quiet: bool, request: Directed | None = None) -> 
 
 
 def write_document(study: Study, folder: Path) -> None:
-    """The document as it is now, and its report, into the study's folder."""
-    document_at(study, folder).write_text(document_text(study), encoding="utf-8")
-    (folder / "report.md").write_text(page(study), encoding="utf-8")
+    """The document as it is now, its report and its history, into the study's folder."""
+    from metaloop.published import HISTORY, dumped  # of documents alone
+
+    write_whole(document_at(study, folder), document_text(study))
+    write_whole(folder / "report.md", page(study))
+    if not compares(study):
+        write_whole(folder / HISTORY, dumped(history(study)))
 
 
 def _answer(ended: Outcome, file: StudyFile, code: int, json: bool, again: str) -> None:
