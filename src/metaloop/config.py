@@ -24,7 +24,7 @@ from metaloop.adapters.host import descriptors, enforced, program, this_host
 from metaloop.adapters.inbox import FileInbox
 from metaloop.adapters.ledger import open_ledger, read_ledger
 from metaloop.adapters.projections import Paths, Projections, refuse_foreign
-from metaloop.costs import foreseen, foreseen_passes
+from metaloop.costs import foreseen, foreseen_calls, foreseen_passes
 from metaloop.engine import Engine, Observer, Session, World, commit, open_study
 from metaloop.errors import ConfigError, Damaged, Faults, UsageError
 from metaloop.evaluators.judge import blind, confirming, decide, measuring
@@ -103,6 +103,10 @@ def named(policy: str, terms: Terms) -> Propose:
 
             stand_in = None if terms.fallback == "none" else named(terms.fallback, terms)
             return coder.llm_diff(stand_in, _strategy(terms))
+        case "repair" if terms.repair is not None:
+            from metaloop.policies.repair import repair
+
+            return repair(terms.repair)
         case "hybrid":
             from metaloop.policies import coder
 
@@ -494,6 +498,8 @@ def _resolved(spec: ModelSpec) -> ModelSpec:
 def _foreseen(file: "StudyFile", role: str, spec: ModelSpec) -> Usage:
     """About what a role will cost, if the study goes on to the end."""
     told, trials, rules = texts(file), file.bounds.max_iterations, file.terms.tournament
+    if file.terms.repair is not None:
+        return foreseen_calls(told | _shown(file), file.terms.repair.calls, spec)
     if rules is None:
         return foreseen(told | _shown(file), trials, spec)
     size = (file.base / rules.document).stat().st_size + sum(len(told.get(name, "")) for name in ("task", "truth"))
@@ -509,18 +515,23 @@ def asking(file: "StudyFile") -> list[str]:
         usage, rules = _foreseen(file, role, spec), file.terms.tournament
         if rules is not None and not usage.tokens:
             continue  # nobody that a comparison of these strategies asks
-        what, whats = ("proposal", "proposals") if rules is None else ("pass", "passes")
-        if rules is not None and rules.compare:
-            what, whats = "comparison", "comparisons"
         money = "its price is not known" if usage.usd is None else f"${usage.usd:.3g}"
-        most = file.bounds.max_iterations
-        about = (
-            f"about {usage.tokens_in + usage.tokens_out:,} tokens for {most} {what if most == 1 else whats}, {money}"
-        )
+        about = f"about {usage.tokens_in + usage.tokens_out:,} tokens for {_so_many(file)}, {money}"
         lines.append(f"{role}: {spec.model}{f' at {spec.base_url}' if spec.base_url else ''}; {about}")
     caps = ((file.bounds.max_cost_usd, "${:g}"), (file.bounds.max_tokens, "{:,} tokens"))
     told = [text.format(cap) for cap, text in caps if cap is not None]
     return [*lines, f"never more than {' or '.join(told)}"] if lines and told else lines
+
+
+def _so_many(file: "StudyFile") -> str:
+    """What is asked for, at most."""
+    if (repair := file.terms.repair) is not None:
+        return f"{repair.calls} call{'s' * (repair.calls != 1)}"
+    rules, most = file.terms.tournament, file.bounds.max_iterations
+    if rules is None:
+        return f"{most} proposal{'s' * (most != 1)}"
+    one, more = ("comparison", "comparisons") if rules.compare else ("pass", "passes")
+    return f"{most} {one if most == 1 else more}"
 
 
 def _engaging(agent: AgentSpec) -> str:
@@ -544,7 +555,7 @@ TEXT_BYTES = 256 << 10
 
 def texts(file: "StudyFile") -> dict[str, str]:
     """What prompts are made of: our own, the task in the user's words, and the script that is run."""
-    told = prompt_texts(documents=file.terms.tournament is not None)
+    told = prompt_texts(documents=file.terms.tournament is not None, repair=file.terms.repair is not None)
     script = next((word for word in file.terms.train[1:] if word.endswith(".py")), None)
     files = {"task": file.program, "source": file.workdir / script if script else None}
     for name, path in files.items():
@@ -555,10 +566,11 @@ def texts(file: "StudyFile") -> dict[str, str]:
     return told | _patches(file)
 
 
-def prompt_texts(*, documents: bool) -> dict[str, str]:
-    """Our own part of prompts, by name: those of tournaments, or all others."""
-    mine = (path for path in prompt_files() if (path.name.removesuffix(".md") in DOCUMENTS) == documents)
-    return {path.name.removesuffix(".md"): path.read_text(encoding="utf-8") for path in mine}
+def prompt_texts(*, documents: bool, repair: bool = False) -> dict[str, str]:
+    """Our own part of prompts, by name: those of tournaments, of repairs, or all others."""
+    texts = {path.name.removesuffix(".md"): path for path in prompt_files()}
+    mine = DOCUMENTS if documents else REPAIR if repair else texts.keys() - DOCUMENTS - REPAIR
+    return {name: path.read_text(encoding="utf-8") for name, path in texts.items() if name in mine}
 
 
 DOCUMENTS = {
@@ -567,12 +579,15 @@ DOCUMENTS = {
 }  # fmt: skip
 """Prompts of tournaments alone."""
 
+REPAIR = {"repair_first", "analysis", "revise"}
+"""Prompts of repairs alone."""
+
 
 def _shown(file: "StudyFile") -> dict[str, str]:
     """The code that a model will be shown, for an estimate: as much of it as a prompt has room for."""
     from metaloop.policies.coder import ROOM
 
-    if "llm_diff" not in {file.terms.policy, *file.terms.arms}:
+    if {"llm_diff", "repair"}.isdisjoint({file.terms.policy, *file.terms.arms}):
         return {}
     paths = (file.workdir / path for path in file.mutable)
     return {"files": "".join(path.read_text(errors="replace") for path in paths if path.is_file())[:ROOM]}
@@ -675,8 +690,23 @@ def surroundings(file: "StudyFile") -> Surroundings:
         raise Faults(faults)
     theirs = {name: os.environ[name] for name in ("HOME", *(agent.env_allow if agent else ())) if name in os.environ}
     carry = sys.executable, "-I", "-S", str(Path(__file__).with_name("adapters") / "carry.py")
-    where = Surroundings(str(file.folder.absolute()), cwd, env, programs, theirs, carry)
+    outside = _outside(terms.holdout[1:], cwd)
+    where = Surroundings(str(file.folder.absolute()), cwd, env, programs, theirs, carry, sealed=outside)
     return dataclasses.replace(where, ground=_ground(file, where))
+
+
+def _outside(words: Iterable[str], cwd: str) -> dict[str, str]:
+    """The words that name files outside of a folder, and where those are, whatever directory they are read in."""
+    found = {word: os.path.normpath(Path(cwd, word)) for word in words}
+    away = (os.sep, os.pardir)
+    return {word: path for word, path in found.items() if os.path.normpath(word).startswith(away) and _is_file(path)}
+
+
+def _is_file(path: str) -> bool:
+    try:
+        return Path(path).is_file()
+    except OSError:
+        return False
 
 
 def _unwritable(file: "StudyFile", cwd: str) -> Iterator[ConfigError]:

@@ -69,6 +69,15 @@ def foreseen(texts: Mapping[str, str], trials: int, who: ModelSpec) -> Usage:
     return Usage(0.0, tokens_in, tokens_out, who.usd(tokens_in, tokens_out))
 
 
+def foreseen_calls(texts: Mapping[str, str], calls: int, who: ModelSpec) -> Usage:
+    """About what so many calls cost that repair code: four characters a token, 600 tokens of reply, and in all but the
+    first call 800 of results and analysis. Thinking is not in it.
+    """
+    text = sum(min(len(texts.get(name, "")), 60_000) for name in ("revise", "task", "files")) / 4
+    tokens_in, tokens_out = int(text * calls + 800 * (calls - 1)), 600 * calls
+    return Usage(0.0, tokens_in, tokens_out, who.usd(tokens_in, tokens_out))
+
+
 def foreseen_passes(roles: Collection[str], rules: Tournament, characters: int, passes: int, who: ModelSpec) -> Usage:
     """About what it costs to ask these roles in so many passes over a document of so many characters, task and facts
     among them: four characters a token; 300 tokens of critique, and of a judge's reasons. Ballots asked for again, and

@@ -45,6 +45,8 @@ class Surroundings:
     """What links in a candidate's directory lead to."""
     scored: tuple[str, ...] = ()
     """What links in the directory lead to where it is scored."""
+    sealed: Mapping[str, str] = field(default_factory=dict)
+    """Words of the command on held-out data that name files outside of the working directory, and where those are."""
 
 
 def job(study: Study, trial: int, run: int, *, attempt: int, lane: int, nonce: str, where: Surroundings) -> Job:
@@ -129,7 +131,8 @@ def _steps(study: Study, trial: int, run: int, directory: str, where: Surroundin
     steps = _measured(study, trial, directory, where)
     if run == HELD_OUT:
         told, apart = {"METALOOP_METRICS": f"{directory}/{METRICS}"}, study.the_terms.tier == "separate"
-        command, cwd = study.the_terms.holdout, where.scoring if apart else ""
+        command = tuple(where.sealed.get(word, word) for word in study.the_terms.holdout)
+        cwd = where.scoring if apart else ""
         return *steps, Step("holdout", command, study.bounds.timeout_s, told, cwd=cwd, fresh=apart)
     if trial == PREPARE or run:
         return steps

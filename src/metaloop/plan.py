@@ -181,7 +181,8 @@ def ahead(study: Study) -> int:
     As many as it takes where asks and runs take as long as they did; but `AHEAD` open rounds in all at most, and no
     more than trials are settled (or lanes), for each of them knows less. 0 before the first answer came.
     """
-    if not study.asks or not study.ended or study.the_terms.engages or study.the_terms.tournament:
+    terms = study.the_terms
+    if not study.asks or not study.ended or terms.engages or terms.tournament or terms.repair:
         return 0  # an agent begins from what is best, and what it does cannot be put on something else
     lanes = study.bounds.lanes
     ratio = (study.ask_seconds / study.asks) / max(study.run_seconds / study.ended, 1e-3)
@@ -345,6 +346,10 @@ def enough(study: Study, tally: Tally | None = None) -> Ending | None:
         )
     if tally.exhausted:
         return Ending("exhausted", tally.exhausted)
+    if (repair := study.the_terms.repair) is not None and study.calls >= repair.calls:
+        return Ending(
+            "exhausted", "its one call is made" if repair.calls == 1 else f"all {repair.calls} calls are made"
+        )
     if study.the_terms.tournament is not None and (ending := _settled(study, study.the_terms.tournament)):
         return ending
     if _failing(study, tally):

@@ -273,6 +273,8 @@ class Round(Struct):
     """How many search rounds were opened before it."""
     beside: int = 0
     """How many were open then whose proposals were not there yet."""
+    calls: int = 0
+    """How many replies of models the study had before it, those to what it asked before it began anew among them."""
     anew: bool = False
     """Its proposing broke, or its first session was lost: it thinks from where it next asks or proposes."""
     fruitless: int = 0
@@ -448,6 +450,8 @@ class Study:
         self.costs: dict[str, Usage] = {}
         """What was spent on asking, by role."""
         self.asks, self.ask_seconds = 0, 0.0
+        self.calls = 0
+        """Replies that came from a model: an outage is none."""
         self.ended, self.run_seconds = 0, 0.0
         """How many asks were answered and runs ended, and how long they took together."""
         self.degraded: dict[str, str] = {}
@@ -606,6 +610,7 @@ def evolve(study: Study, entry: Entry) -> None:
         case RoundOpened():
             beside = sum(not other.proposed for other in study.open.values())
             round = Round(event.round, event.role, event.seen, entry.place, index=study.searched, beside=beside)
+            round.calls = study.calls
             if event.role == "directed":
                 round.directive = study.directives.pop(0)
             round.proposed = event.role in ("closing", "proof", "holdout")
@@ -656,6 +661,7 @@ def evolve(study: Study, entry: Entry) -> None:
             exchange = study.open[event.round].asked[event.stage][event.index]
             exchange.answers[event.member], exchange.known = event.reply, entry.place
             study.asks += 1
+            study.calls += not event.reply.trouble
             study.ask_seconds += event.reply.usage.seconds
             _charge(study, exchange, event.member, event.reply.usage)
         case Engaged():
@@ -749,7 +755,7 @@ def _vanish(study: Study, event: Vanished) -> None:
 def _reopen(study: Study, round: Round, place: int) -> None:
     """A round that begins anew thinks from here. In strict order it knows the decisions that it knew."""
     if round.anew:
-        round.anew, round.opened_at = False, place
+        round.anew, round.opened_at, round.calls = False, place, study.calls
         round.seen = round.seen if study.the_terms.order == "strict" else place - 1
 
 
@@ -780,6 +786,7 @@ def _forget_asks(study: Study, prompts_changed: bool = False, over: bool = False
             kept = [exchange for exchange in asked if not _unanswered(exchange) or _found_again(exchange, over)]
             round.anew |= not (kept or round.proposed) and any(exchange.roles == ("agent",) for exchange in asked)
             round.asked[stage] = [] if anew else kept
+            round.calls = study.calls if anew else round.calls
 
 
 def _found_again(exchange: Exchange, over: bool) -> bool:
@@ -1203,6 +1210,11 @@ class View:
     def index(self) -> int:
         """How many search rounds were opened before this one: 0 for the first."""
         return self._round.index
+
+    @property
+    def calls(self) -> int:
+        """How many replies models had given before this round."""
+        return self._round.calls
 
     @property
     def beside(self) -> int:

@@ -13,7 +13,7 @@ Order: TypeAlias = Literal["free", "strict"]
 PATCHES = "patch/"
 """What the names of candidate patches begin with, among the texts of a session."""
 
-ASKING = ("llm", "guided", "llm_diff", "rewrite")
+ASKING = ("llm", "guided", "llm_diff", "rewrite", "repair")
 """Policies that ask a model."""
 
 
@@ -119,6 +119,16 @@ PLATEAU = 5
 """Passes over which a plateau is looked for."""
 
 
+Repairing: TypeAlias = Literal["reasoned_repair", "critique_revise", "best_of_n", "single"]
+
+
+class Repair(Value, frozen=True):
+    """How code is brought to pass its tests by few calls of a model, and how many they are."""
+
+    strategy: Repairing = "reasoned_repair"
+    calls: int = 6
+
+
 Tier: TypeAlias = Literal["parameters", "separate", "in-process", "stdout"]
 """Where a candidate's number comes from, the most believable first.
 
@@ -176,6 +186,7 @@ class Terms(Value, frozen=True):
     holdout: tuple[str, ...] = ()
     sealed: dict[str, str] = {}
     tournament: Tournament | None = None
+    repair: Repair | None = None
 
     @property
     def tier(self) -> Tier:
@@ -352,7 +363,7 @@ WORDS = {
     "others": "objectives", "constraints": "objectives", "order": "controller.order", "window": "controller.window",
     "prune": "controller.prune", "same_host": "comparability.strict",
     "fingerprint": "comparability.expected_hardware_fingerprint", "budget_mode": "comparability.budget_mode",
-    "command": "cmd", "whole": "int",
+    "repair": "policy", "command": "cmd", "whole": "int",
 }  # fmt: skip
 """What a study file calls a field of the terms, or of a value in them, where that is another name."""
 

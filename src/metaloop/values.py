@@ -233,6 +233,7 @@ class Proposal(Value, frozen=True, omit_defaults=True):
 
     `texts`: contents of files, by digest, that the study did not have before. `refused`: that there is no change, and
     why: what was proposed could not even be made one. `calls`, `usage`: what it took, where strategies are compared.
+    `notes`: what was thought before it, for whoever comes after.
     """
 
     change: Change
@@ -244,6 +245,7 @@ class Proposal(Value, frozen=True, omit_defaults=True):
     refused: "Refused | None" = None
     calls: int = 0
     usage: "Usage | None" = None
+    notes: str = ""
 
 
 def squares(values: Sequence[float]) -> float:

@@ -107,8 +107,10 @@ def _candidates(
     apart = scorer and terms.tier == "separate"
     carries = step.name == "outputs"
     programs = ground.tools if carries else (*ground.programs, *(ground.scoring if scorer else ()))
+    sealed = (word for word in step.argv[1:] if word.startswith("/")) if step.name == "holdout" else ()
+    named = (*programs, *linked, *sealed, *ground.read)
     return Walls(
-        read=(*programs, *linked, *ground.read, *(ground.private if apart else ()), *((cwd,) if carries else ())),
+        read=(*named, *(ground.private if apart else ()), *((cwd,) if carries else ())),
         write=(step.cwd or cwd, directory, *(() if apart or carries else ground.write)),
         hidden=(*_unnamed(ground), *ground.hidden, *(() if apart else ground.private)),
         network=own.network is True,

@@ -24,10 +24,14 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Documents": {
         "refine": ("refine:refine", "a document, improved by versions that a blind panel prefers"),
-        "compare": ("compare:compare", "several ways to improve a document, ranked by a blind panel"),
+        "compare": (
+            "compare:compare",
+            "strategies side by side: for a document by a blind panel, for code by hidden tests",
+        ),
         "advise": ("advise:advise", "which strategy improves a text or a program, why, and what it costs"),
         "recount": ("recount:recount", "judges' raw replies, read and counted again; of published runs too"),
     },
+    "Compare": {},
     "Look": {
         "status": ("read:status", "where a study stands, and its last trials"),
         "watch": ("read:watch", "the same, live"),

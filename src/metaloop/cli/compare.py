@@ -1,4 +1,4 @@
-"""`metaloop compare`: which way to improve a document serves a task best, by a blind panel."""
+"""`metaloop compare`: which strategy serves best: for a document by a blind panel, for code by hidden tests."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,27 +7,45 @@ from cyclopts import Parameter
 
 from metaloop.cli.documents import Options, named
 from metaloop.cli.output import card, clean, document_at, tell, tell_json
+from metaloop.cli.problems import STRATEGIES, problems
 from metaloop.cli.run import Json, summary
 from metaloop.comparison import compared, told
+from metaloop.errors import UsageError
 from metaloop.terms import COMPARED
 
 
 def compare(
-    document: Annotated[Path, Parameter(help="The first version: a text file. It is never written to.")],
+    files: Annotated[list[Path], Parameter(help="A document; or study files with policy.type repair, one a problem.")],
     /,
     *,
     options: Options = Options(),  # noqa: B008  (frozen)
     strategy: Annotated[
-        list[str] | None, Parameter(negative="", help=f"One of {', '.join(COMPARED)}; all of them unless given.")
+        list[str] | None,
+        Parameter(
+            negative="",
+            help=f"Once for each; all unless given. Documents: {', '.join(COMPARED)}. Code: {', '.join(STRATEGIES)}.",
+        ),
     ] = None,
-    calls: Annotated[int, Parameter(help="Calls that each strategy may make.")] = 30,
-    final_judges: Annotated[int, Parameter(help="Judges who rank what came of them.")] = 7,
-    repeats: Annotated[int, Parameter(help="How often all of it is done.")] = 1,
+    calls: Annotated[int, Parameter(help="Calls that each strategy may make on a document.")] = 30,
+    final_judges: Annotated[int, Parameter(help="Judges who rank what came of a document.")] = 7,
+    repeats: Annotated[int, Parameter(help="How often all of it is done to a document.")] = 1,
     json: Json = False,
 ) -> int:
-    """Improve a document in several ways, from the same first version with as many calls each, and let a blind panel
-    rank what comes of them. The same command resumes.
+    """Compare strategies. The same command goes on where it was interrupted, and nothing is paid for twice.
+
+    A document is improved in several ways, from the same first version with as many calls each, and a blind panel ranks
+    what comes of them. Problems of code are worked on by several strategies, and what counts is what passes the tests
+    that nobody was shown.
     """
+    if any(file.suffix in (".yaml", ".yml") for file in files):
+        if options != Options():
+            raise UsageError("expected no options of documents for problems of code; all of that stands in their files")
+        return problems(files, strategy, json)
+    if len(files) != 1:
+        raise UsageError(
+            f"expected one document, or study files of problems, found {len(files)} files; compare one by one"
+        )
+    (document,) = files
     rules = {"compare": list(strategy or COMPARED), "calls": calls, "final_judges": final_judges}
     file = options.study(document, rules, repeats, f"{named(document)}-compared")
     ended, code = options.run(file, quiet=json)

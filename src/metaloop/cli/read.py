@@ -444,6 +444,8 @@ def _trial_lines(opened: Opened, trial: Trial) -> Iterator[str]:
     study, r = opened.study, row(opened.study, trial)
     yield trial_line(study, trial)
     yield f"  proposed  by {' '.join(r.by.split())}" + (f": {trial.proposal.why}" if trial.proposal.why else "")
+    for line in trial.proposal.notes.splitlines():
+        yield f"    | {line}"
     if trial.change.files and r.parent is not None:
         ancestors = [f"{number} ({study.trials[number].verdict})" for number in study.line(trial.number)][1:]
         yield f"  grown     from trial {', from '.join(ancestors[:8])}" + (", ..." if len(ancestors) > 8 else "")

@@ -337,7 +337,8 @@ def announce(file: StudyFile) -> None:
             say(f"  {line}")
         return
     say(f"{terms.name}: {terms.objective.direction} {terms.objective.metric}, {terms.policy}", "bold")
-    say(f"  at most {bounds.max_iterations} trials{lanes}, {time}; in {shown(file.folder)}/")
+    trials = f"{bounds.max_iterations} trial{'s' * (bounds.max_iterations != 1)}"
+    say(f"  at most {trials}{lanes}, {time}; in {shown(file.folder)}/")
     say(f"  scored by {TIERS[terms.tier]}")
     say(f"  held by {holding(file)}")
     for line in asking(file):

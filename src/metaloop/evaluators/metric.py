@@ -26,7 +26,7 @@ TAIL = 2000
 """Characters of stderr that a failure keeps."""
 
 SHOWN = 400
-"""Characters of stdout that a result keeps, where a model is shown them."""
+"""Characters of stdout that a result keeps, where a model is shown them; `TAIL`, where it is to mend what they tell."""
 
 TASKS = 1000
 """Tasks that a result keeps scores of."""
@@ -56,7 +56,8 @@ def reader(terms: Terms) -> Callable[[Outcome], Ran | Failed]:
         for step in outcome.steps:
             if (failure := _broken(step, ran=last.name in ("train", "evaluate"))) is not None:
                 kind, reason = failure
-                tail = step.stderr if step.stderr.strip() or not _judges(step) else step.stdout
+                printed = _judges(step) or terms.repair is not None
+                tail = step.stderr if step.stderr.strip() or not printed else step.stdout
                 gate = step.name.removeprefix(GATE) if step.name.startswith(GATE) else ""
                 return Failed(kind, near(reason), seconds, _end(tail, TAIL), gate)
             last = last if step.name.startswith(GATE) else step
@@ -74,7 +75,7 @@ def reader(terms: Terms) -> Callable[[Outcome], Ran | Failed]:
             if last.lost:
                 kind, problem = "limit", f"the disk was full: {last.lost} bytes of output were lost; {problem}"
             return Failed(cast(FailureKind, kind), near(problem), seconds, _end(last.stderr, TAIL))
-        tail = _end(last.stdout, SHOWN) if terms.asks else ""
+        tail = _end(last.stdout, TAIL if terms.repair else SHOWN) if terms.asks else ""
         return Ran(found.numbers, seconds, tuple(found.warnings), found.tasks or None, tail)
 
     return read

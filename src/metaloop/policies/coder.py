@@ -15,7 +15,7 @@ from metaloop.policies.code import edited
 from metaloop.policies.frontier import Strategy, parent
 from metaloop.roles import Propose
 from metaloop.study import Trial, View
-from metaloop.values import Params, Proposal, changed
+from metaloop.values import Change, Params, Proposal, changed
 from metaloop.wording import cut, fill, plain
 
 ROOM = 60_000
@@ -61,8 +61,7 @@ def _read(view: View, reply: Reply, parents: Sequence[Trial | None]) -> Proposal
     if problem := unusable(reply):
         return problem
     assert reply.text is not None
-    why = _WHY.search(reply.text)
-    told = plain(why[1], 500) if why else "no reason given"
+    told = reason(reply.text)
     for best in parents:
         made = _put(view, best, reply, told)
         if made.refused is None:
@@ -70,6 +69,12 @@ def _read(view: View, reply: Reply, parents: Sequence[Trial | None]) -> Proposal
     if made.refused is None and (tried := view.taken(made.change)) is not None:
         return f"trial {tried} had this very code, with these parameters; try another change"
     return made
+
+
+def reason(text: str) -> str:
+    """What a reply says of its change."""
+    why = _WHY.search(text)
+    return plain(why[1], 500) if why else "no reason given"
 
 
 def _put(view: View, best: Trial | None, reply: Reply, why: str) -> Proposal:
@@ -109,8 +114,17 @@ def contract_text(contract: Contract) -> str:
 
 
 def code_text(view: View, grown: Trial | None) -> str:
-    """The files that may be changed, as this trial has them: all of them, or as many as there is room for."""
-    change = Params({}) if grown is None else grown.change
+    """The files that may be changed, as this trial has them."""
+    title = "# The files" + (
+        "" if grown is None else f", as trial {grown.number} has them: your change is made to these"
+    )
+    if grown is not None and grown is not view.leader:
+        title += f"\n\n{chosen(view)}"
+    return f"{title}\n\n{files_text(view, Params({}) if grown is None else grown.change)}"
+
+
+def files_text(view: View, change: Change) -> str:
+    """The files that may be changed, as a candidate has them: all of them, or as many as there is room for."""
     files = view.code(change)
     order = sorted(files, key=lambda path: (path not in change.files, len(files[path]), path))
     room, shown, left = ROOM, dict[str, str](), list[str]()
@@ -119,12 +133,7 @@ def code_text(view: View, grown: Trial | None) -> str:
             shown[path], room = files[path], room - size
         else:
             left.append(f"- {plain(path, 200)}, {size} characters")
-    title = "# The files" + (
-        "" if grown is None else f", as trial {grown.number} has them: your change is made to these"
-    )
-    if grown is not None and grown is not view.leader:
-        title += f"\n\n{chosen(view)}"
-    parts = [title, *(fenced(plain(path, 200), shown[path]) for path in sorted(shown))]
+    parts = [fenced(plain(path, 200), shown[path]) for path in sorted(shown)]
     if left:
         parts.append("\n".join(["Too long to be shown:", *left[:50]]))
     return "\n\n".join(parts)

@@ -34,6 +34,7 @@ from metaloop.terms import (
     Gate,
     Limits,
     ModelSpec,
+    Repair,
     Sandbox,
     Terms,
     Tournament,
@@ -409,7 +410,7 @@ def _study(
         raw = _overridden(raw, at, value)
         source.overridden.add(at)
     screened: list[Fault] = []
-    cleaned = _of_document(_screened(raw, (), screened))
+    cleaned = _of_repair(_of_document(_screened(raw, (), screened)))
     document, faults = schema.validate(cleaned if isinstance(cleaned, dict) else {})
     faults = screened + [fault for fault in faults if not schema.explained(fault.at, screened)]
     faulty = {dotted(fault.at) for fault in faults} | {error.key for error in errors}
@@ -442,6 +443,23 @@ def _of_document(raw: object) -> object:
         }
         given["controller"] = {**plain, **controller}
     return {**given, **{key: value for key, value in raw.items() if key not in given or key in ("objective", "target")}}
+
+
+CALLS = 6
+"""Of a repair, unless its file says otherwise."""
+
+
+def _of_repair(raw: object) -> object:
+    """A study that ends after a few calls needs none of the guards of a long search, unless it asks for them."""
+    if not isinstance(raw, dict):
+        return raw
+    policy, controller = raw.get("policy"), raw.get("controller", {})
+    if not (isinstance(policy, dict) and policy.get("type") == "repair" and isinstance(controller, dict)):
+        return raw
+    asked = 1 if policy.get("strategy") == "single" else policy.get("calls", CALLS)
+    calls = asked if type(asked) is int and 0 < asked <= 1000 else CALLS
+    plain = {"max_iterations": calls, "no_improve_limit": 0, "forecast": False, "failure_window": calls + 8}
+    return {**raw, "controller": {**plain, **controller}}
 
 
 def _overridden(raw: Raw, at: tuple[str, ...], value: object) -> Raw:
@@ -588,7 +606,12 @@ def _terms(document: Document, checks: Checks) -> Terms:
         outputs=tuple(target.outputs),
         private=tuple(target.private),
         tournament=_tournament(document, checks.document_schema),
+        repair=_repair(policy) if policy.type == "repair" else None,
     )
+
+
+def _repair(policy: schema.PolicyKeys) -> Repair:
+    return Repair(policy.strategy, 1 if policy.strategy == "single" else policy.calls or CALLS)
 
 
 FINAL = 7
@@ -816,6 +839,9 @@ def _notes(document: Document) -> Iterator[str]:
         yield from (f"policy.{key} changes nothing with policy.type: {policy.type}" for key in models)
     if "fallback" in given and not asks(policy):
         yield f"policy.fallback changes nothing with policy.type: {policy.type}"
+    for key in ("strategy", "calls"):
+        if key in given and policy.type != "repair":
+            yield f"policy.{key} changes nothing with policy.type: {policy.type}"
     if "frontier" in given and not edits(policy):
         yield f"policy.frontier changes nothing with policy.type: {policy.type}"
     for role, model in _models(document).items():

@@ -19,7 +19,7 @@ from metaloop.terms import ASKING, PASS, SEATS
 from metaloop.values import Domain, Objective, Scalar, Space, accept
 
 NEEDS_SPACE = frozenset({"grid", "random", "tpe", "cmaes", "gp", "nsga2", "auto", "llm", "guided", "learned", "hybrid"})
-CODING = frozenset({"llm_diff", "patches", "agent"})
+CODING = frozenset({"llm_diff", "patches", "agent", "repair"})
 """Policies that change code."""
 MOST_GRID = 1_000_000  # points a parameter, held in memory by whoever walks them
 FOLDERS = frozenset({"artifacts_dir", "versions_dir"})
@@ -107,6 +107,7 @@ class Checks:
             *self._scoring(),
             *self._holdout(),
             *self._tournament(),
+            *self._repair(),
             *self._telemetry(),
         ]
 
@@ -339,6 +340,12 @@ class Checks:
         if inside and "agent" in {self.document.policy.type, *arms(self.document.policy)}:
             message = f"expected what no coding agent finds in its copy of the folder, found {inside[0]!r} there"
             yield Fault(("target", "holdout_cmd"), f"{message}; keep it outside, its data too, and name it by its path")
+        target = self.document.target
+        known = {os.path.normpath(word) for word in (*target.train_cmd, *(target.eval_cmd or ()))}
+        seen = [path for path in inside if path not in self.private and path not in known]
+        if seen and self.document.policy.type == "repair":
+            message = f"expected what no candidate can print, found {seen[0]!r} in its copy of the folder"
+            yield Fault(("target", "holdout_cmd"), f"{message}; keep it outside of workdir, and name it by its path")
 
     def _scoring(self) -> Iterator[Fault]:
         """A separate scorer is not the candidate's, and there is one where anything is to be kept from candidates."""
@@ -482,6 +489,27 @@ class Checks:
             yield Fault(("gates" if document.gates else "baseline",), "expected none with a tournament; remove it")
         if document.target.holdout_cmd and self.sound("target.holdout_cmd"):
             yield Fault(("target", "holdout_cmd"), "expected none with a tournament; remove it")
+
+    def _repair(self) -> Iterator[Fault]:
+        """Calls come one after the other, each knowing what the one before it came to; and there is an end to reach."""
+        controller, policy, objective = self.document.controller, self.document.policy, self.document.objective
+        if policy.type != "repair" or not self.sound("policy.type"):
+            return
+        if objective.target is None and objective.ceiling is None and self.sound("objective"):
+            message = "expected the value at which all visible tests pass, found none; add target: 1"
+            yield Fault(("objective", "target"), message)
+        if policy.program_file is None and self.sound("policy.program_file"):
+            yield Fault(("policy", "program_file"), "expected what the code is to do; add program_file: task.md")
+        for key, given in (("params", policy.params), ("start", policy.start), ("fallback", policy.fallback != "none")):
+            if given and self.sound(f"policy.{key}"):
+                yield Fault(
+                    ("policy", key), "expected none with policy.type repair, which changes code alone; remove it"
+                )
+        if controller.lanes() > 1 and self.sound("controller.parallel"):
+            message = f"expected 1 with policy.type repair, whose calls follow each other, found {controller.lanes()}"
+            yield Fault(("controller", "parallel"), message)
+        if controller.order != "free" and self.sound("controller.order"):
+            yield Fault(("controller", "order"), "expected no order with policy.type repair, which has one; remove it")
 
     def _agent(self) -> Iterator[Fault]:
         """What a coding agent needs: limits that only its own tool can hold stand in its command, or it has none."""

@@ -29,7 +29,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from metaloop.studyfile.yaml12 import Place
-from metaloop.terms import GATE_NAME, Compared
+from metaloop.terms import GATE_NAME, Compared, Repairing
 from metaloop.values import Choices, Domain, Range, Scalar, number
 
 
@@ -416,7 +416,7 @@ class TargetKeys(Section):
 Arm: TypeAlias = Literal["random", "tpe", "cmaes", "nsga2", "llm", "guided", "llm_diff", "patches", "agent"]
 Policy: TypeAlias = Literal[
     "static", "grid", "random", "tpe", "cmaes", "gp", "nsga2", "auto", "llm", "guided", "learned",
-    "llm_diff", "hybrid", "patches", "agent", "rewrite",
+    "llm_diff", "hybrid", "patches", "agent", "rewrite", "repair",
 ]  # fmt: skip
 
 
@@ -512,7 +512,12 @@ class PolicyKeys(Section):
         "random",
         description="who proposes; auto is tpe where Optuna is installed, else random; llm: a model; guided: a model "
         "that sees what tpe would do; learned: each of several, by what came of their trials; llm_diff: a model that "
-        "changes code; agent: a coding agent does; hybrid: parameters and code by turns; patches: a folder of changes",
+        "changes code; agent: a coding agent does; hybrid: parameters and code by turns; patches: a folder of changes; "
+        "repair: a model brings code to pass its tests by few calls",
+    )
+    strategy: Repairing = Field("reasoned_repair", description="with type repair: how its calls are used")
+    calls: Annotated[int, Field(ge=1, le=1000)] | None = Field(
+        None, description="with type repair: of the model, in all; 6 unless given, and 1 with strategy single"
     )
     arms: list[Arm] = Field([], description="learned: who may propose; hybrid: who proposes parameters, and who code")
     fallback: Literal["none", "random", "tpe"] = Field(
