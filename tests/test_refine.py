@@ -374,9 +374,10 @@ def test_a_hint_reaches_the_author_and_nobody_else(tmp_path: Path) -> None:
     [
         ("llama-3.1-8b", (), "llama-3.1-8b is small"),
         ("claude-3-5-haiku-latest", (), "stronger than itself"),
-        ("claude-3-5-haiku-latest", ("--role", "judge=claude-sonnet-4"), ""),
+        ("claude-3-5-haiku-latest", ("--role", "judge=gpt-4o"), ""),
         ("claude-opus-4-1", (), "drifts where nothing bounds it"),
-        ("claude-opus-4-1", ("--scope-note",), ""),
+        ("claude-opus-4-1", ("--scope-note",), "are of one family"),
+        ("claude-opus-4-1", ("--scope-note", "--role", "judge=gpt-4o"), ""),
         ("fake-1", (), ""),
     ],
 )
@@ -458,3 +459,23 @@ def test_a_check_that_says_nothing_of_the_version_is_refused(tmp_path: Path) -> 
         done = desk("--check", "python3 check.py")
     assert done.code == 2
     assert "expected where the version stands in it; add {document}" in done.err
+
+
+def test_a_version_that_is_too_long_is_told_so_once_and_then_out(tmp_path: Path) -> None:
+    """The program counts; whoever wrote it may cut it."""
+    asked: list[int] = []
+
+    def author(body: dict) -> str:
+        asked.append(len(body["messages"]))
+        short = "Its quality is 5." if len(asked) == 2 else "Its quality is 5, and far too many words are made of that."
+        return between(short)
+
+    with FakeProvider(play(author=author)) as provider:
+        desk = Desk(tmp_path, provider, "Its quality is 1.\n")
+        done = desk("--max-words", "6", "--max-passes", "2", "--final-judges", "0")
+        told = [r.body["messages"][3]["content"] for r in provider.requests if len(r.body["messages"]) == 4]
+    assert done.code == 0, done.err
+    assert "That cannot be used: B has 13 words, as they are between spaces, and 6 are allowed" in told[0]
+    assert asked == [2, 4, 2, 4]
+    assert desk.passes()[0] == "B"
+    assert "B, trial 3, is none: B has 13 words" in (desk.study / "report.md").read_text()

@@ -186,6 +186,15 @@ def tier(model: str) -> Tier | None:
     return found.tier if found else None
 
 
+FAMILIES = r"claude|gpt|gemini|gemma|llama|mi[sx]tral|qwen|deepseek|grok|command|phi|glm|kimi|nova"
+
+
+def family(model: str) -> str:
+    """Who made a model, as its name tells, for those that are known by a word of their own; empty where it does not."""
+    found = re.search(rf"(?:^|[^a-z])({FAMILIES})", model.lower())
+    return found[1] if found else ""
+
+
 # ---- the tree --------------------------------------------------------------------------------------------------------
 
 

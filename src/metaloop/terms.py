@@ -67,8 +67,8 @@ class Tournament(Value, frozen=True):
     `quorum`: valid ballots that a pass needs. `voids`: passes running without a winner, after which the study ends.
     `tie_order`: who wins where points are equal. `stepwise`: whether judges are told to reason about each version
     first. `scope`: whether authors are told to keep to the length. `require`: regular expressions that every version
-    has to match; `schema`: a JSON schema that it has to fit, as text. `strict_claims`: a version with a number that
-    stands in neither the first one nor the facts is out.
+    has to match; `schema`: a JSON schema that it has to fit, as text; `max_words`: how long it may be, 0 for any
+    length. `strict_claims`: a version with a number that stands in neither the first one nor the facts is out.
 
     `hard`: a critic that lets nothing pass. `lenses`: what it looks for; with `rotate` one of them a pass, in turn.
     `held`: what authors are held to, besides. `seats`: who is asked for each seat of the panel, where not all are
@@ -95,6 +95,7 @@ class Tournament(Value, frozen=True):
     require: tuple[str, ...] = ()
     strict_claims: bool = False
     schema: str = ""
+    max_words: int = 0
     hard: bool = False
     lenses: tuple[str, ...] = ()
     rotate: bool = False

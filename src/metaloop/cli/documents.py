@@ -57,6 +57,7 @@ class Options:
     check: Annotated[
         str | None, Parameter(help="A command that every version has to pass, as 'python3 check.py {document}'.")
     ] = None
+    max_words: Annotated[int | None, Parameter(help="Words that no version may exceed.")] = None
     json_schema: Annotated[Path | None, Parameter(help="A JSON schema that every version has to fit.")] = None
     strict_claims: Annotated[
         bool, Parameter(negative="", help="A version with numbers that stand in no source is out.")
@@ -91,6 +92,7 @@ class Options:
             "ground_truth": [str(path.absolute()) for path in self.ground_truth or ()],
             "require": list(self.require or ()), "strict_claims": self.strict_claims,
         }  # fmt: skip
+        plain |= {"max_words": self.max_words} if self.max_words is not None else {}
         plain |= {"check_cmd": shlex.split(self.check)} if self.check else {}
         plain |= {} if self.json_schema is None else {"json_schema": str(self.json_schema.absolute())}
         raw = {

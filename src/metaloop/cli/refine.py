@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from metaloop.advice import tier
+from metaloop.advice import family, tier
 from metaloop.cli.documents import Options, named
 from metaloop.cli.output import card, clean, document_at, say, tell, tell_json
 from metaloop.cli.run import Json, summary
@@ -51,3 +51,5 @@ def _advised(file: StudyFile, *, bounded: bool) -> Iterator[str]:
         yield f"{author} gains most by judges that are stronger than itself; add --role judge=NAME"
     if tier(author) == "frontier" and not bounded:
         yield f"{author} drifts where nothing bounds it; fix facts, parts or changes in the task, or add --scope-note"
+    if family(author) and family(author) == family(judge):
+        yield f"{author} and {judge} are of one family, and may prefer their own; add --role judge=NAME of another"

@@ -214,9 +214,10 @@ class Desk:
                 raise ProposerError(f"{role}: {reply.problem}")
             by = f"{role}: {plain(reply.model, 80)}" if reply.model else role
             found = read(reply)
-            if not isinstance(found, str):
-                return self._judged(by, name, *found, known)
-            problem = found
+            draft = None if isinstance(found, str) else self._judged(by, name, *found, known)
+            if draft is not None and (draft.refused is None or draft.refused.code != "structure" or not left):
+                return draft
+            problem = found if isinstance(found, str) else draft.refused.reason if draft and draft.refused else ""
             if left:
                 told = cut(reply.text, SHOWN) if reply.text else "(an empty reply)"
                 again = fill(self.view.texts["unread"], problem=problem)
@@ -229,10 +230,8 @@ class Desk:
         text = text.rstrip("\n") + "\n" if self.text.endswith("\n") else text.rstrip("\n")
         if any(alike(text, other) for other in known):
             return refused(by, "same_text", f"{name} is the same as a version that there is already")
-        if missing := [pattern for pattern in self.rules.require if not re.search(pattern, text, re.MULTILINE)]:
-            return refused(by, "structure", f"{name} has nothing that matches {missing[0]!r}, which is required")
-        if self.rules.schema and (problem := _unfit(text, self.rules.schema)):
-            return refused(by, "structure", f"{name} does not fit the schema: {problem}")
+        if problem := self._misbuilt(text):
+            return refused(by, "structure", f"{name} {problem}")
         texts = self.view.texts
         told = claims(text, (self.first, texts.get("task", ""), texts.get("truth", "")))
         new = f"numbers that stand in no source: {', '.join(told[:CLAIMS])}" if told else ""
@@ -240,6 +239,18 @@ class Desk:
             return refused(by, "claims", f"{name} has {new}")
         why = "; ".join(part for part in (plain(notes, NOTES), new) if part) or "no notes"
         return Draft(by, why, text)
+
+    def _misbuilt(self, text: str) -> str:
+        """What of the study's rules a text breaks, the first of them; empty where it keeps all."""
+        rules, words = self.rules, len(text.split())
+        if rules.max_words and words > rules.max_words:
+            return f"has {words} words, as they are between spaces, and {rules.max_words} are allowed"
+        missing = (pattern for pattern in rules.require if not re.search(pattern, text, re.MULTILINE))
+        if (pattern := next(missing, None)) is not None:
+            return f"has nothing that matches {pattern!r}, which is required"
+        if rules.schema and (problem := _unfit(text, rules.schema)):
+            return f"does not fit the schema: {problem}"
+        return ""
 
 
 def _unfit(text: str, schema: str) -> str:

@@ -642,6 +642,7 @@ def _tournament(document: schema.Document, fits: str) -> Tournament | None:
         tuple(keys.require),
         keys.strict_claims,
         schema=fits,
+        max_words=keys.max_words or 0,
         hard=keys.critic.mode == "hard",
         lenses=tuple(keys.critic.lenses),
         rotate=keys.critic.lens_rotation == "round",

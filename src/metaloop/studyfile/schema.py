@@ -704,6 +704,9 @@ class TournamentKeys(Section):
     task_shown_to_critic: bool = True
     ground_truth: list[Text] = Field([], description="files with the facts that critic, author and judges hold it to")
     require: list[Text] = Field([], description="regular expressions that every version has to match")
+    max_words: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="words, as they are between spaces, that no version may exceed"
+    )
     json_schema: Text | None = Field(None, description="a file with a JSON schema that every version has to fit")
     check_cmd: Command | None = Field(
         None, description="a command that every version has to pass; {document} stands for its file"
