@@ -56,6 +56,8 @@ def test_the_tail_of_chi_square_is_scipy_s(x: float, df: int) -> None:
 @given(st.integers(0, 300), st.integers(1, 5), st.data())
 def test_the_tail_of_a_binomial_is_scipy_s(n: int, m: int, data: st.DataObject) -> None:
     k = data.draw(st.integers(0, n))
+    assert binomial_tail(k, n, Fraction(0)) == float(k == 0)
+    assert binomial_tail(k, n, Fraction(1)) == 1
     assert math.isclose(binomial_tail(k, n, Fraction(1, m)), stats.binom.sf(k - 1, n, 1 / m), rel_tol=1e-8)
 
 

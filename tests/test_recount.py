@@ -127,8 +127,6 @@ def test_a_study_and_its_published_folder_are_counted_alike(
     assert [each["winner"] or "" for each in own["run"]["passes"]] == desk.passes()
     assert all(b["source"] == "raw" for each in own["run"]["passes"] for b in each["ballots"])
     assert copy["problems"] == []
-    for each in copy["run"]["passes"]:
-        each["record"].pop("elapsed", None)
     assert own["run"]["said"] == copy["run"]["said"]
     keep = ("number", "status", "winner", "points", "valid", "asked", "differs", "words")
     for one, other in zip(own["run"]["passes"], copy["run"]["passes"], strict=True):
@@ -290,7 +288,7 @@ def test_ballots_are_found_by_whatever_key(tmp_path: Path, capsys, change: dict)
     write(tmp_path, {key: value for key, value in {**plain, **change}.items() if value is not None})
     (one,) = told(capsys, str(tmp_path))["runs"][0]["run"]["passes"]
     assert (one["winner"], one["differs"]) == ("AB", [])
-    assert all(b["source"] == "raw" for b in one["ballots"] if b["ranking"])
+    assert all(b["source"] == "raw" and b["shown"] for b in one["ballots"] if b["ranking"])
 
 
 @pytest.mark.parametrize("name", ["judge_{}_raw.txt", "judge_{}.md", "judge_{}.txt"])
@@ -337,12 +335,12 @@ def test_a_history_is_held_against_the_results(tmp_path: Path, capsys) -> None:
 
 
 def test_what_all_ballots_say_of_the_judges_is_told(tmp_path: Path, capsys) -> None:
-    """Who goes by the first place shown, and so by the longest version, is seen in a few passes."""
-    first = result([spoken(("B", "A", "AB"))] * 3, "B", {"A": 6, "B": 9, "AB": 3}, 3) | {"pass": None}
-    write(tmp_path, *[first] * 4)
+    """Who goes by the last place shown is seen in a few passes."""
+    last = result([spoken(("AB", "B", "A"))] * 3, "AB", {"A": 3, "B": 6, "AB": 9}, 3) | {"pass": None}
+    write(tmp_path, *[last] * 4)
     out = lines(capsys, str(tmp_path))
-    assert "By place shown, versions came first 12, 0, 0 times (p = 5.6e-06): **the panel may go by that**." in out
-    assert "The longest version came first 12 times of 12" in out
+    assert "By place shown, versions came first 0, 0, 12 times (p = 5.6e-06): **the panel may go by that**." in out
+    assert "The longest version came first 0 times of 12 (p = 0.015); Kendall's tau of length and rank is +0.33." in out
     assert "Kendall's W = 1.00" in out
     assert "by lot the document would win 40% of the passes, and 2 running after 8.82 on average" in out
 
@@ -412,6 +410,7 @@ def break_it(place: Path, how: str) -> None:
         ("[]", "expected an object, found a list"),
         ('{"scores": {"A": "many"}}', "expected whole points"),
         ('{"scores": {"A": 1e999}}', "expected whole points"),
+        ('{"scores": {"A": 1.5}}', "expected whole points"),
         (json.dumps({"judge_details": [{}] * 200}), "expected at most 99 ballots"),
     ],
     ids=lambda value: value[:20],
@@ -452,7 +451,7 @@ def test_thousands_of_passes_take_seconds(tmp_path: Path, capsys) -> None:
     began = time.process_time()
     run = told(capsys, str(tmp_path))["runs"][0]["run"]
     assert len(run["passes"]) == 3000
-    assert time.process_time() - began < 20
+    assert time.process_time() - began < 6
 
 
 @pytest.mark.parametrize(

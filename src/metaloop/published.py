@@ -143,7 +143,7 @@ def found(
     assert isinstance(details, list)
     if len(details) > JUDGES or len(replies) > JUDGES:
         raise Malformed(f"expected at most {JUDGES} ballots, found {max(len(details), len(replies))}")
-    ballots = [_cast(at + 1, each, replies) for at, each in enumerate(details)]
+    ballots = [_cast(judge, each, replies) for judge, each in zip(_judges(details), details, strict=True)]
     ballots += [Cast(judge, raw=reply) for judge, reply in sorted(replies.items()) if judge > len(details)]
     unopposed = given.get("unopposed")
     rivals = {name for name in words if name != NAMES[0]}
@@ -200,16 +200,22 @@ def _names(record: Record, ballots: list[Cast]) -> tuple[str, ...]:
     return (*(name for name in NAMES if name in names), *sorted(names - {*NAMES}))
 
 
+def _judges(details: list[object]) -> list[int]:
+    """Who cast each ballot: by its own word where all have one, and counted from 1 else."""
+    own = [_whole(each.get("judge")) if isinstance(each, dict) else None for each in details]
+    said = [number for number in own if number is not None and number > 0]
+    return said if len(said) == len(details) else list(range(1, len(details) + 1))
+
+
 def _cast(judge: int, value: object, replies: Mapping[int, str]) -> Cast:
     if not isinstance(value, dict):
         return Cast(judge, raw=replies.get(judge), lost=f"expected a ballot, found {_kind(value)}")
     labels, shown = _placed(_order(value.get("order", value.get("presentation_order"))), value.get("shown"))
     said, error = value.get("raw"), value.get("error")
     raw = said if isinstance(said, str) else replies.get(judge)
-    number = _whole(value.get("judge")) or judge
     problem = "" if error is None else str(error)[:200] or "an error"
     refused = problem and value.get("ranking") is None
-    return Cast(number, shown, labels, raw, problem, None if refused else _ranking(value))
+    return Cast(judge, shown, labels, raw, problem, None if refused else _ranking(value))
 
 
 def _ranking(given: Mapping[str, object]) -> tuple[str, ...] | UnsetType | None:
