@@ -19,7 +19,7 @@ from metaloop.terms import Baseline, Bounds, Terms, Tournament
 from metaloop.testing import Lab, Machine, ScriptedModel
 from metaloop.testing.studies import told
 from metaloop.values import Objective, Panel
-from test_refine import DRAFT, best_first, play, quality, ranked, role, shown
+from test_refine import DRAFT, best_first, between, play, quality, ranked, role, shown
 
 TEXTS = {**prompt_texts(documents=True), "task": "Write an introduction of high quality."}
 
@@ -85,6 +85,33 @@ def test_a_crash_before_or_after_any_append_changes_no_pass() -> None:
         if not died:
             break
     assert crash > 30
+
+
+def test_a_crash_anywhere_in_a_comparison_changes_nothing_of_it() -> None:
+    """And nothing that was answered is asked again: strategies go on side by side where they were."""
+
+    def made() -> Lab:
+        compare = ("single", "critique_revise", "autoreason", "best_of_n")
+        return lab(passes=1, compare=compare, calls=12, final=5, answer=lambda prompt: drafting(body(prompt)))
+
+    def drafting(asked: dict) -> str:
+        if "You write a document" in asked["messages"][0]["content"]:
+            return between("Its quality is 2, and it was written afresh by somebody.")
+        return play()(asked)
+
+    whole = made()
+    whole.session()
+    story, died = told(whole.entries), 1
+    assert panels(whole)[0].winner in ("autoreason", "critique_revise")
+    for crash in count(0, 7):
+        broken = made()
+        died = broken.to_the_end(iter([crash]))
+        assert told(broken.entries) == story, f"crash {crash}"
+        events = [e.event for e in broken.entries if isinstance(e.event, Replied)]
+        assert len({(e.round, e.stage, e.index, e.member) for e in events}) == len(events)
+        assert not list(audit(broken.entries, thought_of))
+        if not died:
+            break
 
 
 def test_a_pass_takes_as_long_as_critic_authors_and_the_slowest_judge() -> None:

@@ -51,6 +51,7 @@ def gate(votes: Sequence[Vote | None], kind: Kind = "majority", alpha: float = 0
 def passes_by_lot(votes: int, kind: Kind = "majority", alpha: float = 0.05, skill: float = 0.5) -> float:
     """P(the gate passes) where each vote is valid and for the change with chance `skill`; 0.5: there is no effect."""
     share = Fraction(skill).limit_denominator(10_000)
-    cast: list[tuple[Vote, ...]] = [(*("on",) * on, *("off",) * (votes - on)) for on in range(votes + 1)]
+    one: tuple[Vote, Vote] = ("on", "off")
+    cast = [one[:1] * on + one[1:] * (votes - on) for on in range(votes + 1)]
     least = next((on for on, each in enumerate(cast) if gate(each, kind, alpha).passed), votes + 1)
     return binomial_tail(least, votes, share) if least <= votes else 0.0
