@@ -139,7 +139,7 @@ def _proposals(study: Study, round: Round, proposals: Sequence[Proposal]) -> Ite
 
 def contract(study: Study, round: Round, proposal: Proposal) -> Refusal | None:
     """Why a proposal may not run, or None. The baseline may be anything, the rest lies in the space and is new."""
-    if round.role == "baseline" or study.the_terms.tournament is not None:
+    if round.role == "baseline" or study.the_terms.tournament is not None or study.the_terms.campaign is not None:
         return None  # a version that comes again is judged again: what it lost was a vote, and no measurement
     if isinstance(proposal.change, Edit) and (broken := _judged(study, proposal)) is not None:
         return Refusal(broken.code, broken.text)

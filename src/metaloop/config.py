@@ -66,6 +66,18 @@ def thought_of(terms: Terms) -> Thought:
         propose = opening(compared() if terms.tournament.compare else rewrite())
         confirm = closing(terms.tournament)
         return Thought(propose, judging(terms.tournament), confirm, deciding, reader(terms), notice=failing)
+    if terms.campaign is not None:
+        from metaloop.evaluators import campaign
+        from metaloop.policies.bilevel import bilevel
+
+        own = terms.campaign
+        return Thought(
+            opening(bilevel(own)),
+            campaign.measuring(own),
+            campaign.CONFIRM,
+            campaign.deciding(own),
+            campaign.reading(own),
+        )
     propose = opening(starting(terms.start, search(terms)))
     return Thought(propose, measuring(terms), confirming(terms), decide, reader(terms), watching(terms), blind)
 

@@ -4,7 +4,11 @@ import re
 from itertools import zip_longest
 from typing import Literal, TypeAlias, get_args
 
+from metaloop.acceptance import Aim
+from metaloop.diagnose import Signature
 from metaloop.edits.contract import Contract
+from metaloop.gates import Kind
+from metaloop.harness import Setting
 from metaloop.values import Constraint, Objective, Scalar, Space, Value
 
 Order: TypeAlias = Literal["free", "strict"]
@@ -130,6 +134,28 @@ class Repair(Value, frozen=True):
     calls: int = 6
 
 
+class Campaign(Value, frozen=True):
+    """A study of studies: which search is looked at, and how its remedies are judged.
+
+    `inner`: what identifies the inner study. `base`: the values of its knobs. `cap`: its passes at most. `signatures`:
+    those that are looked for, in their order. `replicates`: runs of the base. `original`: by the change request's rule
+    alone. `placebo`: one trial changes nothing.
+    """
+
+    inner: str
+    document: str
+    base: dict[str, Setting]
+    cap: int
+    signatures: tuple[Signature, ...]
+    gate: Kind = "majority"
+    votes: int = 3
+    alpha: float = 0.05
+    aim: Aim = "rounds"
+    replicates: int = 1
+    original: bool = False
+    placebo: bool = False
+
+
 Tier: TypeAlias = Literal["parameters", "separate", "in-process", "stdout"]
 """Where a candidate's number comes from, the most believable first.
 
@@ -187,6 +213,7 @@ class Terms(Value, frozen=True):
     holdout: tuple[str, ...] = ()
     sealed: dict[str, str] = {}
     tournament: Tournament | None = None
+    campaign: Campaign | None = None
     repair: Repair | None = None
 
     @property

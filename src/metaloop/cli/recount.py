@@ -57,7 +57,7 @@ def recount(
     if k is not None and not 1 <= k <= published.K:
         raise UsageError(f"--k: expected 1 to {published.K}, found {k}")
     told: list[Told] = []
-    for one in _every(study, k):
+    for one in every(study, k):
         told.append(one)
         for line in () if json else _lines(one):
             tell(clean(line))
@@ -76,10 +76,10 @@ def _plain(one: Told) -> dict[str, object]:
 # ---- where they are --------------------------------------------------------------------------------------------------
 
 
-def _every(named: str | None, k: int | None) -> Iterator[Told]:
+def every(named: str | None, k: int | None) -> Iterator[Told]:
     """Whatever can be counted again, one after the other."""
     root = Path(named) if named is not None else Path()
-    if named is None or not root.is_dir() or _is_study(root):
+    if named is None or not root.is_dir() or is_study(root):
         yield _of_study(folder(named), k)
         return
     there = False
@@ -105,7 +105,7 @@ def _named(root: Path) -> Path:
         ) from None
 
 
-def _is_study(path: Path) -> bool:
+def is_study(path: Path) -> bool:
     return (path / FILE).exists() or (path / "head").exists()
 
 
