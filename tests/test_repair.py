@@ -9,12 +9,17 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from metaloop.adapters.ledger import read_ledger
+from metaloop.evaluators.metric import reader
 from metaloop.events import Finished, Replied
 from metaloop.policies.repair import LEFT_OUT, without_code
+from metaloop.roles import Outcome, StepOutcome
 from metaloop.study import HELD_OUT
+from metaloop.terms import Repair, Terms
 from metaloop.testing import FakeProvider
+from metaloop.values import Failed, Objective, Ran
 from workshop import Workshop, until
 
 pytest.importorskip("openai")
@@ -249,6 +254,35 @@ def test_an_analysis_that_is_none_is_asked_for_before_the_next_revision(tmp_path
         assert desk.ended() == "exhausted"
         assert desk.kinds == ["first", "analysis", "revise", "analysis", "revise", "revise"]
         assert not [text for text in texts(desk.asked) if "# An analysis" in text or "n * n" in text]
+
+
+def test_an_answer_that_was_cut_off_is_not_used_though_a_part_of_it_could_be(tmp_path: Path) -> None:
+    """It is a call, and the next is told."""
+    whole = version(RIGHT)
+    with FakeProvider(play([whole + "and more" * len(whole), version(WRONG)]), ["truncated reply"]) as provider:
+        desk = Desk(tmp_path, provider, strategy="critique_revise", calls=2)
+        assert desk.ended() == "exhausted"
+        assert "the reply was cut off at its limit" in texts(desk.asked)[1]
+    assert desk.verdicts() == ["unread", "crowned"]
+
+
+def test_what_the_tests_print_is_kept_as_far_as_a_revision_needs_it() -> None:
+    """Of a run that failed and wrote no errors, too: many runners print what failed."""
+    terms = Terms("s", Objective("passed", "max", 1.0), ("t",), "repair", {}, repair=Repair())
+    said = "x" * 1990 + "\npassed=0\n"
+
+    def run(code: int, err: str = "") -> Ran | Failed:
+        return reader(terms)(Outcome((StepOutcome("train", code, None, None, 1.0, "y" * 9000 + said, err),)))
+
+    assert [run(0).tail, run(1).tail, run(1, "broken").tail] == [said, said, "broken"]
+    assert (
+        len(
+            reader(replace(terms, repair=None, policy="llm_diff"))(
+                Outcome((StepOutcome("train", 0, None, None, 1.0, said, ""),))
+            ).tail
+        )
+        == 400
+    )
 
 
 def test_where_nothing_ever_runs_there_is_no_value_and_no_hidden_test(tmp_path: Path) -> None:
