@@ -33,7 +33,7 @@ from metaloop.events import Based, Directed, Resumed, StudyClosed, StudyOpened
 from metaloop.jobs import Surroundings
 from metaloop.policies.opening import opening
 from metaloop.policies.params import starting
-from metaloop.roles import Ledger, Propose, Thought, Watch
+from metaloop.roles import Executor, Ledger, Propose, Thought, Watch
 from metaloop.study import Study, fold
 from metaloop.terms import PASS, PATCHES, AgentSpec, ModelSpec, Rung, Terms
 from metaloop.values import Usage, digest
@@ -172,6 +172,18 @@ class Outcome:
     """Whether there was nothing to do, and nothing was written."""
 
 
+@dataclass(frozen=True)
+class Nesting:
+    """How a study has others inside it, or is inside one. `executor`: who runs its trials, if not this machine.
+    `interrupt`: hears of a signal. `signals`: whether it listens for any itself. `started`: is given its engine.
+    """
+
+    executor: Executor | None = None
+    interrupt: Callable[[], None] = lambda: None
+    signals: bool = True
+    started: Callable[[Engine], None] = lambda _: None
+
+
 async def drive(
     file: "StudyFile",
     where: Surroundings,
@@ -182,6 +194,7 @@ async def drive(
     project: Paths | None = None,
     tell: Callable[[str], None] = print,
     interrupted: Callable[[], bool] = lambda: False,
+    nesting: Nesting | None = None,
 ) -> Outcome:
     """Runs the study of `file` from wherever it stands, in the surroundings that `surroundings` found.
 
@@ -216,7 +229,7 @@ async def drive(
         thought = thought_of(
             study.the_terms
         )  # those of the ledger: equal to the file's, in the order they had at first
-        return await _run(study, thought, file, where, ledger, observers, code, interrupted)
+        return await _run(study, thought, file, where, ledger, observers, code, interrupted, nesting or Nesting())
     finally:
         ledger.close()
 
@@ -387,10 +400,12 @@ async def _run(
     observers: Sequence[Observer],
     code: "Code | None",
     interrupted: Callable[[], bool],
+    nesting: Nesting,
 ) -> Outcome:
     from metaloop.adapters.local import LocalExecutor, forget
 
-    executor = LocalExecutor(file.folder / "lanes", rung=study.sandbox or Rung(), keys=keys())
+    local = LocalExecutor(file.folder / "lanes", rung=study.sandbox or Rung(), keys=keys())
+    executor = nesting.executor or local
     model = _model(study, lambda role, why: engine.degraded(role, why), lambda role, what: engine.alert(role, what))
     world = World(
         ledger=ledger,
@@ -406,6 +421,7 @@ async def _run(
         observers=tuple(observers),
     )
     engine = Engine(study, thought, world)
+    nesting.started(engine)
     came: list[signal.Signals] = []
 
     def interrupt(number: signal.Signals) -> None:
@@ -414,9 +430,11 @@ async def _run(
             engine.interrupt()
         else:
             engine.interrupt(0.0)
+        nesting.interrupt()
 
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    heard = (signal.SIGINT, signal.SIGTERM) if nesting.signals else ()
+    for number in heard:
         loop.add_signal_handler(number, interrupt, number)
     if interrupted():
         interrupt(signal.SIGINT)
@@ -430,7 +448,7 @@ async def _run(
             await model.close()
         if world.workspace is not None:
             await world.workspace.close()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in heard:
             loop.remove_signal_handler(number)
     return Outcome(study, closed, came[0] if came and closed is None else None, idle=False)
 
@@ -567,7 +585,9 @@ TEXT_BYTES = 256 << 10
 
 def texts(file: "StudyFile") -> dict[str, str]:
     """What prompts are made of: our own, the task in the user's words, and the script that is run."""
-    told = prompt_texts(documents=file.terms.tournament is not None, repair=file.terms.repair is not None)
+    told = prompt_texts(
+        documents=bool(file.terms.tournament or file.terms.campaign), repair=file.terms.repair is not None
+    )
     script = next((word for word in file.terms.train[1:] if word.endswith(".py")), None)
     files = {"task": file.program, "source": file.workdir / script if script else None}
     for name, path in files.items():

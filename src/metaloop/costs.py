@@ -4,14 +4,14 @@ Pure. A cap holds because nothing is asked that could go over it: spent, set asi
 within it. An ask that was lost with its controller stays charged at its worst case.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
 from metaloop.flow import Prompt
 from metaloop.study import Study
 from metaloop.terms import AgentSpec, Bounds, ModelSpec, Tournament
-from metaloop.values import Usage, canonical
+from metaloop.values import Ran, Usage, canonical
 
 FRAME = 16
 """Tokens that a message takes beside its text, at most."""
@@ -123,8 +123,19 @@ def _asks(rules: Tournament, panel: int) -> dict[str, float]:
 
 
 def spent(study: Study) -> Usage:
-    """By all roles together, asks that were lost included."""
-    return total(list(study.costs.values()))
+    """By all roles together, asks that were lost included; of a study of studies also what those spent."""
+    costs = list(study.costs.values())
+    if study.terms is not None and study.terms.campaign is not None:
+        costs += [Usage(usd=usd) for usd in _of_runs(study)]
+    return total(costs)
+
+
+def _of_runs(study: Study) -> Iterator[float]:
+    """What each run of a study of studies spent, as far as its price is known."""
+    for trial in study.trials.values():
+        for run in trial.runs.values():
+            if isinstance(run.last, Ran) and "usd" in run.last.metrics:
+                yield run.last.metrics["usd"]
 
 
 def total(usages: Sequence[Usage]) -> Usage:

@@ -10,11 +10,12 @@ from random import Random
 
 import msgspec
 
+from metaloop.campaigns import run_under
 from metaloop.edits.contract import regex
 from metaloop.roles import GATE, Bench, Job, Step, Walls
 from metaloop.study import HELD_OUT, PREPARE, Study, Trial
 from metaloop.terms import AgentSpec, Gate, Terms
-from metaloop.values import Scalar
+from metaloop.values import Scalar, canonical
 from metaloop.walls import Ground, around
 
 CARRY_S = 600.0
@@ -128,6 +129,9 @@ def _steps(study: Study, trial: int, run: int, directory: str, where: Surroundin
     """The first look with its gates around it: they are of the candidate, which no repeat changes. With held-out data
     come last the command that scores on them, where the candidate is scored.
     """
+    if (campaign := study.the_terms.campaign) is not None:
+        wanted = {"trial": trial, "run": run, "values": run_under(study, campaign, study.trials[trial])}
+        return (Step("study", ("study", canonical(wanted).decode()), study.bounds.timeout_s),)
     steps = _measured(study, trial, directory, where)
     if run == HELD_OUT:
         told, apart = {"METALOOP_METRICS": f"{directory}/{METRICS}"}, study.the_terms.tier == "separate"
@@ -158,6 +162,9 @@ def _measured(study: Study, trial: int, directory: str, where: Surroundings) -> 
     A separate scorer has a directory, HOME and TMPDIR that no candidate ever had, and what was carried there.
     """
     terms, bounds = study.the_terms, study.bounds
+    if terms.campaign is not None:
+        wanted = {"trial": trial, "run": 0, "values": run_under(study, terms.campaign, study.trials[trial])}
+        return (Step("study", ("study", canonical(wanted).decode()), bounds.timeout_s),)
     if terms.tournament is not None:
         return (Step("check", _checking(terms, terms.tournament.document, where), bounds.timeout_s),)
     progress = {"METALOOP_PROGRESS": f"{directory}/{PROGRESS}"}

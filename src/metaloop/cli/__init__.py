@@ -28,6 +28,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
             "compare:compare",
             "strategies side by side: for a document by a blind panel, for code by hidden tests",
         ),
+        "bilevel": ("bilevel:bilevel", "improve how documents are improved: diagnose, change one thing, prove it"),
         "diagnose": ("diagnose:diagnosed", "what is wrong with a tournament, by its own trace, and the remedy"),
         "advise": ("advise:advise", "which strategy improves a text or a program, why, and what it costs"),
         "recount": ("recount:recount", "judges' raw replies, read and counted again; of published runs too"),
