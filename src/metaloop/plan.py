@@ -182,7 +182,7 @@ def ahead(study: Study) -> int:
     more than trials are settled (or lanes), for each of them knows less. 0 before the first answer came.
     """
     terms = study.the_terms
-    if not study.asks or not study.ended or terms.engages or terms.tournament or terms.repair:
+    if not study.asks or not study.ended or terms.engages or terms.tournament or terms.repair or terms.campaign:
         return 0  # an agent begins from what is best, and what it does cannot be put on something else
     lanes = study.bounds.lanes
     ratio = (study.ask_seconds / study.asks) / max(study.run_seconds / study.ended, 1e-3)

@@ -368,7 +368,8 @@ def exit_code(ended: Outcome, strict: bool = False) -> int:
         return 3
     study = ended.study
     stuck = reason in ("faulted", "proposer_failed", "stalled_panel")
-    if stuck or (study.tally.settled and not study.tally.measured and study.the_terms.tournament is None):
+    judged = study.the_terms.tournament is not None or study.the_terms.campaign is not None
+    if stuck or (study.tally.settled and not study.tally.measured and not judged):
         return 4
     if reason == "cost" and not study.tally.settled:
         return 5
