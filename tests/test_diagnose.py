@@ -1,5 +1,7 @@
 """What is wrong with a tournament, read from its trace; and the remedies, as edits that apply and undo."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,6 +10,8 @@ from metaloop.diagnose import ORIGINAL, SEVERITY, SIGNATURES, Heard, Pass, Trace
 from metaloop.errors import UsageError
 from metaloop.harness import TOURNAMENT, Edit, Harness, applied, changed, undone
 from metaloop.mechanisms import BUNDLES, mechanism
+from metaloop.searches import REMEDIES, Search, Step, signs
+from workshop import Workshop
 
 MIXED = (("A", "B", "AB"), ("A", "AB", "B"), ("B", "A", "AB"))
 
@@ -193,3 +197,49 @@ def test_a_hash_is_of_values_and_not_of_the_order_in_which_they_were_set(names: 
 
 def test_every_bundle_has_a_name_of_its_own() -> None:
     assert len({name for name, _, _ in BUNDLES.values()}) == len(BUNDLES) == len(SEVERITY)
+
+
+# ---- measured trials -------------------------------------------------------------------------------------------------
+
+KEPT, LOST = Step(kept=True, gain=1.0), Step(gain=-1.0)
+
+
+@pytest.mark.parametrize(
+    ("search", "sign"),
+    [
+        (Search((LOST,) * 4 + (Step(kind="build"),) * 4), "failure_cluster"),
+        (Search((KEPT,) + (Step(duplicate=True),) * 2), "duplicate_proposals"),
+        (Search((Step(kept=True, gain=0.1), LOST), noise=0.5), "noise_dominated"),
+        (Search((KEPT, LOST), edges=("lr high",)), "boundary"),
+        (Search((KEPT,) + (LOST,) * 10), "stalled"),
+        (Search((KEPT,) + (LOST,) * 9), ""),
+        (Search((LOST,) * 5 + (Step(kind="build"),) * 3), ""),
+        (Search((Step(kind="build"),) * 3 + (Step(kind="limit"),) * 3 + (LOST,) * 2), ""),
+        (Search((KEPT, Step(duplicate=True), LOST)), ""),
+        (Search((KEPT, LOST), noise=0.5), ""),
+        (Search(()), ""),
+    ],
+)
+def test_a_search_by_measured_trials_has_signs_of_its_own(search: Search, sign: str) -> None:
+    assert next(iter(signs(search)), "") == sign
+    assert set(signs(search)) <= set(REMEDIES)
+
+
+def test_a_study_of_parameters_is_diagnosed_from_its_ledger(tmp_path: Path) -> None:
+    """The best stands at the end of its range, and one of two choices was refused for having been tried."""
+    made = Workshop(
+        tmp_path, "import json, os\nprint('score', '=', json.loads(os.environ['AR_PARAMS_JSON']).get('x', 0))\n"
+    )
+    (tmp_path / "train.py").write_text(
+        "import json, os\nprint('score=%r' % json.loads(os.environ['AR_PARAMS_JSON']).get('x', 0.0))\n"
+    )
+    made.write(
+        policy={"type": "grid", "params": {"x": {"low": 0, "high": 4, "int": True}}},
+        evaluation={"rule": "strict", "baseline_repeats": 1},
+    )
+    assert made.run().code == 0
+    done = made("diagnose", "--json")
+    assert done.code == 0, done.err
+    (told,) = done.json["traces"]
+    assert told["signature"] == "boundary"
+    assert told["evidence"]["boundary"] == "the best stands at the end of its range: x high"

@@ -1,14 +1,15 @@
-"""What a diagnosis looks at: the trace of a tournament, from a study of ours, or from what was counted again. Pure."""
+"""What a diagnosis looks at: a study of ours, or a tournament that was counted again, as a trace. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from statistics import fmean
 
 from metaloop.diagnose import Heard, Pass, Trace
 from metaloop.panels import counted
 from metaloop.recount import Recount
+from metaloop.searches import Search, Step
 from metaloop.study import Pass as Done
 from metaloop.study import Study, Trial
-from metaloop.values import Ballot, Refused
+from metaloop.values import Ballot, Failed, Range, Refused
 
 ENDED = {"max_iterations": "max_passes", "converged": "converged", "plateau": "plateau"}
 """How a study ended, in the words of a trace; everything else stays as it is."""
@@ -57,6 +58,34 @@ def _cut(trial: Trial) -> str:
     """The role whose text was cut off, where that is why there is none."""
     cut = isinstance(trial.result, Refused) and trial.result.code == "unread" and "cut off" in trial.result.reason
     return trial.proposal.by.partition(":")[0] if cut else ""
+
+
+def of_search(study: Study) -> Search:
+    """A study of parameters or code, as far as it has come."""
+    numbered = (trial for _, trial in sorted(study.trials.items()))
+    trials = [trial for trial in numbered if trial.role == "search" and trial.decided_at is not None]
+    return Search(tuple(_step(study, trial) for trial in trials), study.evidence[-1][1].width(), tuple(_edges(study)))
+
+
+def _edges(study: Study) -> Iterator[str]:
+    """Ends of ranges that the best point of the search stands at."""
+    best = study.incumbent
+    if best is None or best.role != "search":
+        return
+    for name, domain in study.the_terms.space.items():
+        value = best.change.values.get(name)
+        if isinstance(domain, Range) and value in (domain.low, domain.high):
+            yield f"{name} {'low' if value == domain.low else 'high'}"
+
+
+def _step(study: Study, trial: Trial) -> Step:
+    refused = trial.refusal
+    kind = trial.result.kind if isinstance(trial.result, Failed) else ""
+    holder = None if trial.beat is None else study.trials[trial.beat]
+    gain = None
+    if trial.score is not None and holder is not None and holder.score is not None:
+        gain = study.objective.gain(trial.score.value, holder.score.value)
+    return Step(trial.kept, kind, refused is not None and refused.code == "duplicate", gain)
 
 
 def of_recount(found: Recount, cap: int | None = None) -> Trace:
