@@ -226,16 +226,14 @@ def test_a_search_by_measured_trials_has_signs_of_its_own(search: Search, sign: 
 
 
 def test_a_study_of_parameters_is_diagnosed_from_its_ledger(tmp_path: Path) -> None:
-    """The best stands at the end of its range, and one of two choices was refused for having been tried."""
-    made = Workshop(
-        tmp_path, "import json, os\nprint('score', '=', json.loads(os.environ['AR_PARAMS_JSON']).get('x', 0))\n"
-    )
-    (tmp_path / "train.py").write_text(
-        "import json, os\nprint('score=%r' % json.loads(os.environ['AR_PARAMS_JSON']).get('x', 0.0))\n"
-    )
+    """The best of a grid stands at the end of its range."""
+    made = Workshop(tmp_path)
+    script = "import json, os\nprint('score=%r' % json.loads(os.environ['AR_PARAMS_JSON']).get('x', 0.0))\n"
+    (tmp_path / "train.py").write_text(script)
     made.write(
         policy={"type": "grid", "params": {"x": {"low": 0, "high": 4, "int": True}}},
         evaluation={"rule": "strict", "baseline_repeats": 1},
+        controller={"max_iterations": 9, "no_improve_limit": 0},
     )
     assert made.run().code == 0
     done = made("diagnose", "--json")
