@@ -167,10 +167,11 @@ def _biases(study: Study) -> Iterator[str]:
     yield f"By place shown, texts came first {', '.join(map(str, seen.wins))} times (p = {seen.p:.2g})."
     lengths = {each.round: {n: _words(study, t) for n, t in _trials(study, each).items()} for each in full}
     longest = length_bias((ballot.ranking, lengths[each.round]) for each, ballot in valid)
-    yield (
-        f"The longest text came first {longest.wins} times of {longest.ballots} "
-        f"(p = {min(1.0, 2 * min(longest.more, longest.fewer)):.2g})."
-    )
+    if longest.ballots:
+        yield (
+            f"The longest text came first {longest.wins} times of {longest.ballots} "
+            f"(p = {min(1.0, 2 * min(longest.more, longest.fewer)):.2g})."
+        )
     panels = [[ballot.ranking for ballot in each.panel.ballots if ballot.ranking] for each in full]
     if judged := [panel for panel in panels if len(panel) > 1]:
         agreed = agreement(judged)

@@ -92,7 +92,7 @@ HELD = {
 def scored(study: Study, trial: Trial | None = None) -> str:
     """Who says what trials are worth, and what they are held by: all of them now, or this one."""
     if (rules := study.the_terms.tournament) is not None:
-        return f"by a blind panel of {rules.judges}"
+        return f"by a blind panel of {rules.final if rules.compare else rules.judges}"
     held = study.sandbox if trial is None else study.isolated(trial)
     return f"by {TIERS[study.the_terms.tier]}" + (f"; held {HELD[held.name]}" if held else "")
 

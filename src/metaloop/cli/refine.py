@@ -52,4 +52,5 @@ def _advised(file: StudyFile, *, bounded: bool) -> Iterator[str]:
     if tier(author) == "frontier" and not bounded:
         yield f"{author} drifts where nothing bounds it; fix facts, parts or changes in the task, or add --scope-note"
     if family(author) and family(author) == family(judge):
-        yield f"{author} and {judge} are of one family, and may prefer their own; add --role judge=NAME of another"
+        who = f"{judge} judges itself" if author == judge else f"{author} and {judge} are of one family"
+        yield f"{who}, and models prefer what is their own; add --role judge=NAME of another family"

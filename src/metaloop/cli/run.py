@@ -219,10 +219,13 @@ class _Bar:
     """One line at the bottom of a terminal: how far, and the best so far."""
 
     def show(self, study: Study) -> None:
-        done, whole = study.tally.settled, max(1, study.bounds.max_iterations)
-        width = 24
+        rules = None if study.terms is None else study.terms.tournament
+        done = study.tally.settled if rules is None else len(study.passes)
+        whole, width = max(1, study.bounds.max_iterations), 24
         filled = min(width, width * done // whole)
         best = f"best {study.tally.best:.6g}" if study.tally.best is not None else "measuring the baseline"
+        if rules is not None:
+            best = "comparisons" if rules.compare else "passes"
         text = f"  [{'#' * filled}{'.' * (width - filled)}] {done} of {whole}  {best}  {study.at:.0f} s"
         columns = shutil.get_terminal_size().columns
         overwrite(text[: columns - 1])
