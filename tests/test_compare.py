@@ -165,6 +165,37 @@ def test_a_comparison_that_was_killed_goes_on_and_pays_for_no_answer_twice(tmp_p
     assert bench.made("audit", str(bench.study)).code == 0
 
 
+def test_comparisons_that_no_panel_decided_are_left_out(tmp_path: Path) -> None:
+    asked = Counter()
+
+    def judge(body: dict) -> str:
+        asked["all"] += 1
+        return "I would rather not." if len(body["messages"]) > 2 or asked["all"] % 7 > 3 else best_first(body)
+
+    with FakeProvider(players(judge)) as provider:
+        bench = Bench(tmp_path, provider)
+        done = bench("--calls", "3", "--repeats", "3", "--strategy", "single", "--strategy", "improve", "--json")
+    assert done.code == 4
+    found = done.json["comparison"]
+    assert (found["panels"], found["ballots"]["valid"]) == (0, 0)
+    assert found["verdict"] == "nothing was decided: no ballot counts"
+    assert sum("is left out: void" in note for note in found["notes"]) == 3
+
+
+def test_no_strategy_makes_more_calls_than_it_has_whatever_has_to_be_asked_again(tmp_path: Path) -> None:
+    usual, tries = players(), Counter()
+
+    def lame(body: dict) -> str:
+        tries["all"] += 1
+        return "no form at all" if tries["all"] % 3 == 0 else usual(body)
+
+    with FakeProvider(lame) as provider:
+        bench = Bench(tmp_path, provider)
+        done = bench("--calls", "11", "--json")
+    assert done.code in (0, 4), done.err
+    assert all(each["calls"] <= 11 for each in done.json["comparison"]["strategies"])
+
+
 def test_repeats_are_compared_together(tmp_path: Path) -> None:
     with FakeProvider(players()) as provider:
         bench = Bench(tmp_path, provider)

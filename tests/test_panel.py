@@ -258,6 +258,34 @@ def test_somebody_else_takes_the_seat_of_a_judge_that_is_lost_twice_running() ->
     assert [panel.valid for panel in panels(others)] == [2, 2, 3, 3]
 
 
+def test_a_substitute_that_is_lost_too_makes_the_study_wait() -> None:
+    asks = count()
+
+    def answer(prompt: Prompt) -> str:
+        first = len(prompt.messages) == 2
+        if prompt.role == "judge_spare" or not first or (prompt.role == "judge" and first and next(asks) in (1, 4)):
+            return "I would rather not."
+        return play()(body(prompt))
+
+    made = lab(passes=9, k=9, answer=answer, spare=True)
+    made.session()
+    study = fold(made.entries)
+    assert [panel.valid for panel in panels(made)] == [2, 2, 2, 2]
+    assert study.paused
+    assert "somebody else is asked" in study.alerts[0]
+    assert "it waits" in study.alerts[1]
+
+
+def test_nobody_who_is_lost_takes_the_seat_of_another() -> None:
+    def answer(prompt: Prompt) -> str:
+        return "I would rather not." if prompt.role in ("judge", "judge2") else play()(body(prompt))
+
+    made = lab(passes=4, k=9, answer=answer, seats=("judge", "judge2", "judge3"), quorum=1)
+    made.session()
+    roles = [e.event.roles for e in made.entries if isinstance(e.event, Asked) and len(e.event.roles) == 3]
+    assert roles == [("judge", "judge2", "judge3")] * 2 + [("judge3",) * 3] * 2
+
+
 def test_settings_reach_those_whom_they_are_for_and_nobody_else() -> None:
     """What a critic looks for takes turns; each judge has a lens; the last makes the case of the minority, and is known
     by it in the record.

@@ -11,6 +11,7 @@ import pytest
 
 from metaloop.adapters.ledger import read_ledger
 from metaloop.events import Asked, Measured, Replied
+from metaloop.policies.rewrite import alike
 from metaloop.testing import FakeProvider
 from workshop import Workshop, until
 
@@ -480,3 +481,140 @@ def test_a_version_that_is_too_long_is_told_so_once_and_then_out(tmp_path: Path)
     assert asked == [2, 4, 2, 4]
     assert desk.passes()[0] == "B"
     assert "B, trial 3, is none: B has 13 words" in (desk.study / "report.md").read_text()
+
+
+def test_a_version_that_is_run_as_its_own_check_reaches_nothing(tmp_path: Path) -> None:
+    """A model wrote it: no network, no file of the user's, and nothing that it could write over."""
+    (tmp_path / "secret.txt").write_text("SECRET")
+    lines = [
+        "import pathlib, socket",
+        "# quality is 5",
+        f"for path in ({str(tmp_path / 'secret.txt')!r}, {str(tmp_path / 'draft.py')!r}):",
+        "    try: print(pathlib.Path(path).read_text()[:6])",
+        "    except OSError as error: print('closed')",
+        f"try: pathlib.Path({str(tmp_path / 'draft.py')!r}).write_text('overwritten')",
+        "except OSError as error: print('kept')",
+        "try: socket.create_connection(('127.0.0.1', PORT), 2); print('open')",
+        "except OSError: print('no network')",
+        "raise SystemExit('; '.join(['told']))",
+    ]
+    with FakeProvider(lambda body: answer(body)) as provider:
+        port = provider.url.split(":")[2].split("/")[0]
+        code = "\n".join(lines).replace("PORT", port)
+        answer = play(author=lambda body: between(code))
+        desk = Desk(tmp_path, provider)
+        (tmp_path / "draft.py").write_text("# quality is 1\n")
+        words = ("refine", "draft.py", "--task", "task.md", "--model", "fake-1", "--name", "p", "--max-passes", "1")
+        done = desk.made(*words, "--check", "python3 {document}")
+    assert "void: no version could be judged: check ended with exit code 1: told" in done.err
+    assert (tmp_path / "draft.py").read_text() == "# quality is 1\n"
+    out = next((tmp_path / ".metaloop/p/trials/0001").rglob("check.out")).read_text().split("\n")
+    assert out[:2] == ["closed", "closed"]
+    assert "no network" in out
+
+
+def test_what_was_answered_is_kept_when_another_answer_never_comes(tmp_path: Path) -> None:
+    """A provider that refuses one ask for good ends it; the same command asks for that one alone."""
+    with FakeProvider(play()) as provider:
+        desk, take = Desk(tmp_path, provider), provider.take
+        provider.take = lambda request: take(request) or ("402" if len(provider.requests) == 6 else "")
+        done = desk("--max-passes", "1", "--final-judges", "0")
+        assert done.code == 4, done.err
+        before = len(provider.requests)
+        done = desk("--max-passes", "1", "--final-judges", "0")
+        assert done.code == 0, done.err
+        assert len(provider.requests) == before + 1
+    assert desk.made("audit", str(desk.study)).code == 0
+
+
+def test_another_draft_or_task_is_another_study(tmp_path: Path) -> None:
+    with FakeProvider(play()) as provider:
+        desk = Desk(tmp_path, provider)
+        assert desk("--max-passes", "1").code == 0
+        asked = len(provider.requests)
+        for name in ("draft.md", "task.md"):
+            was = (tmp_path / name).read_text()
+            (tmp_path / name).write_text(f"{was} And more.\n")
+            done = desk("--max-passes", "3")
+            assert done.code == 2
+            assert name in done.err
+            (tmp_path / name).write_text(was)
+        assert len(provider.requests) == asked
+        assert desk("--max-passes", "3").code == 0
+
+
+def test_the_document_is_written_where_it_was_asked_for_once_it_is_done(tmp_path: Path) -> None:
+    """The same command again writes it again; over another file it does not write. `apply --here` has it too."""
+    with FakeProvider(play()) as provider:
+        desk = Desk(tmp_path, provider)
+        words = ("--out", "better.md", "--final-judges", "0")
+        assert desk("--max-passes", "1", *words).code == 0
+        one = (tmp_path / "better.md").read_text()
+        assert desk("--max-passes", "2", *words).code == 0
+        assert (tmp_path / "better.md").read_text() != one
+        (tmp_path / "better.md").write_text("mine")
+        assert desk("--max-passes", "9", *words).code == 2
+        assert desk("--out", "nowhere/x.md").code == 2
+        assert (tmp_path / "better.md").read_text() == "mine"
+        assert desk.made("apply", "--here", str(desk.study)).code == 0
+        assert quality((tmp_path / "draft.md").read_text()) == 3
+        assert desk.made("apply", "--here", str(desk.study)).code == 2
+
+
+def test_line_ends_stay_and_a_fence_around_a_version_goes(tmp_path: Path) -> None:
+    def author(body: dict) -> str:
+        return between("```markdown\nIts quality is 3,\nand that is \u2028 all.\n```")
+
+    with FakeProvider(play(author=author)) as provider:
+        desk = Desk(tmp_path, provider)
+        (tmp_path / "draft.md").write_bytes(b"Its quality is 1,\r\nand that is all.\r\n")
+        assert desk("--max-passes", "1", "--final-judges", "0").code == 0
+    assert (desk.study / "best.md").read_bytes() == "Its quality is 3,\r\nand that is \u2028 all.\r\n".encode()
+
+
+@pytest.mark.parametrize(
+    "text", ["- \n" * 120_000, "word " * 30_000, "a,b,c\n" * 20_000], ids=["list", "word", "table"]
+)
+def test_long_texts_of_few_words_are_compared_in_time(text: str) -> None:
+    began = time.monotonic()
+    assert alike(text + "one end of it", text + "the other end")
+    assert not alike(text, "another text altogether, " * 20_000)
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--check", '"'), "expected a command, found"),
+        (("--check", ""), "expected a command, found none"),
+        (("--max-tokens", "0"), "expected 1 or more"),
+        (("--name", ""), "expected a name"),
+        (("--role", "judge=a", "--role", "judge=b"), "found judge twice"),
+        (("--json-schema", "seven.json"), "expected a JSON schema, found one that is none"),
+        (("--json-schema", "deep.json"), "expected"),
+        (("--task", "long.md"), "expected at most 16,000 characters"),
+        (("--task", "empty.md"), "expected a text, found an empty file"),
+    ],
+)
+def test_odd_input_gets_a_line_too(tmp_path: Path, words: tuple, said: str) -> None:
+    (tmp_path / "seven.json").write_text("7")
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    (tmp_path / "long.md").write_text("x" * 16_001)
+    (tmp_path / "empty.md").write_text("\n")
+    with FakeProvider(play()) as provider:
+        desk = Desk(tmp_path, provider)
+        if "--task" in words:
+            desk.words = ("refine", "draft.md", "--model", "fake-1")
+        done = desk(*words)
+        assert not provider.requests
+    assert done.code == 2, done.err
+    assert said in done.err
+
+
+def test_half_a_letter_is_a_question_mark_and_no_outage(tmp_path: Path) -> None:
+    """Some models write a surrogate without its other; what was paid for is not asked for again."""
+    with FakeProvider(play(author=lambda _: between("Its quality is 2 \ud800 alone."))) as provider:
+        desk = Desk(tmp_path, provider)
+        assert desk("--max-passes", "1", "--final-judges", "0").code == 0
+        assert len(provider.requests) == 6
+    assert (desk.study / "best.md").read_text() == "Its quality is 2 ? alone.\n"

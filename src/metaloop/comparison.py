@@ -62,7 +62,7 @@ class Comparison(NamedTuple):
 def compared(study: Study) -> Comparison:
     """The comparisons of a study that are over."""
     names = _rules(study).compare
-    panels = [_tiers(study, each) for each in study.passes]
+    panels = [_tiers(study, each) for each in study.passes if each.panel.winner]
     ballots = [ballot for panel in panels for ballot in panel]
     strengths = intervals(panels, names, Random(study.the_terms.seed))
     firsts, points = first_places(ballots, names), _points(ballots, names)
@@ -145,6 +145,9 @@ def _notes(study: Study, panels: Sequence[Sequence[Tiers]]) -> Iterator[str]:
             same.setdefault(digest, []).append(name)
         for names in (names for names in same.values() if len(names) > 1):
             yield f"Comparison {number}: {_joined(names)} came to the same text, and share its place."
+    for number, each in enumerate(study.passes, 1):
+        if not each.panel.winner and each.panel.ballots:
+            yield f"Comparison {number} is left out: {each.panel.why}."
     lost = sum(each.panel.asked - each.panel.valid for each in study.passes)
     if lost:
         yield f"{lost} of {sum(each.panel.asked for each in study.passes)} ballots do not count."
@@ -191,6 +194,8 @@ def verdict(found: Comparison) -> str:
     if not found.ballots:
         return "nothing was decided: no ballot counts"
     best = found.standings[0]
+    if ties := [each.name for each in found.standings[1:] if each.points == best.points]:
+        return f"{_joined([best.name, *ties])} share the most points, {best.points:g} of {best.most}"
     share = f"{best.points:g} of {best.most} points, first on {best.firsts} of {found.ballots} ballots"
     beats = "" if found.condorcet is None else f"; {found.condorcet} is above each other on most ballots"
     return f"{best.name}: {share}{beats or '; none is above each other on most ballots'}"
@@ -266,7 +271,8 @@ def _ranked(ballot: Ballot) -> str:
 
 def _cell(text: str) -> str:
     """On one line of a table, as text."""
-    return "".join(f"\\{c}" if c in "|<>`*_[]\\" else c for c in " ".join(text.split()))
+    shown = "".join(c if c.isprintable() else " " for c in text)
+    return "".join(f"\\{c}" if c in "|<>`*_[]\\" else c for c in " ".join(shown.split()))
 
 
 def _joined(names: Sequence[str]) -> str:

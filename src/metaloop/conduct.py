@@ -65,9 +65,14 @@ def think(study: Study, round: Round, stage: Stage, thought: Thought) -> tuple[E
 
 def _failed(study: Study, round: Round, stage: Stage) -> str:
     """What a provider said that will never answer, unless somebody else may stand in for it."""
-    answers = (answer for exchange in round.asked[stage] for answer in exchange.answers)
-    fatal = (answer.problem for answer in answers if isinstance(answer, Reply) and answer.trouble == "fatal")
-    return "" if study.the_terms.fallback != "none" else next(fatal, "")
+    answers = [answer for exchange in round.asked[stage] for answer in exchange.answers]
+    fatal = [answer.problem for answer in answers if isinstance(answer, Reply) and answer.trouble == "fatal"]
+    rules = study.the_terms.tournament
+    if not fatal or study.the_terms.fallback != "none":
+        return ""
+    if rules is not None and rules.compare and stage == "propose" and len(fatal) < len(answers):
+        return ""  # one strategy broke off, and the others go on
+    return fatal[0]
 
 
 def wanted(study: Study, act: AskModel, thought: Thought) -> Prompt | Session | Faulted:

@@ -239,7 +239,7 @@ def _document(file: "StudyFile", ledger: Ledger) -> Based | None:
     rules = file.terms.tournament
     if rules is None or any(True for _ in ledger.read()):
         return None
-    text = (file.base / rules.document).read_text(encoding="utf-8")
+    text = (file.base / rules.document).read_bytes().decode()  # its line ends as they are
     name = digest(text.encode())
     return Based(name, {rules.document: name}, {name: text})
 

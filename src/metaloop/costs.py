@@ -91,7 +91,10 @@ def foreseen_passes(roles: Collection[str], rules: Tournament, characters: int, 
     asks = {"critic": 1.0, "author": 1.0, "synthesizer": 1.0, "judge": float(panel)}
     if rules.compare:
         asks = _asks(rules, panel)
-    played = [(*once[role], passes * asks[role]) for role in roles if role in once]
+    played = [(*once[role], passes * asks[role]) for role in roles if role in once and role != "judge"]
+    seats = [rules.seat(judge) for judge in range(rules.judges)]
+    for seat in {*seats}.intersection(roles):
+        played.append((*once["judge"], passes * asks["judge"] * seats.count(seat) / len(seats)))
     if "judge" in roles and not rules.compare:
         played.append((2 * text, 300, float(rules.final)))
     tokens_in = int(sum((into + 250) * times for into, _, times in played))

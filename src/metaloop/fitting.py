@@ -17,6 +17,8 @@ def unsound(schema: str) -> str:
         _validator(schema)
     except jsonschema.SchemaError as error:
         return str(error.message)[:MOST]
+    except (TypeError, AttributeError, KeyError, RecursionError, Unresolvable):
+        return "expected an object with the keywords of one"
     except ValueError as error:
         return f"no JSON: {error}"
     return ""
@@ -27,7 +29,7 @@ def unfit(text: str, schema: str) -> str:
     a reference to elsewhere does not resolve, and then nothing fits.
     """
     try:
-        document = json.loads(text)
+        document = json.loads(text, parse_constant=_no_number, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
         return f"no JSON: {error}"
     try:
@@ -37,9 +39,21 @@ def unfit(text: str, schema: str) -> str:
     return "" if worst is None else f"at {worst.json_path}: {worst.message}"[:MOST]
 
 
+def _no_number(word: str) -> object:
+    raise ValueError(f"{word} is no number")
+
+
+def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    if len(held := dict(pairs)) < len(pairs):
+        raise ValueError("a key stands twice in an object")
+    return held
+
+
 @lru_cache(maxsize=4)
 def _validator(schema: str) -> jsonschema.protocols.Validator:
     parsed = json.loads(schema)
+    if not isinstance(parsed, dict | bool):
+        raise TypeError("no schema")
     kind = jsonschema.validators.validator_for(parsed, default=jsonschema.Draft202012Validator)
     kind.check_schema(parsed)
     return kind(parsed, registry=Registry())

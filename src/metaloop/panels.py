@@ -5,8 +5,8 @@ who wrote them. All are asked at once. A ballot that cannot be counted is asked 
 lost. A panel with too few ballots is void: nobody won it, the incumbent least of all.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
 from random import Random
 from typing import cast
 
@@ -30,6 +30,9 @@ LABELS = "123456789"
 
 SHOWN = 4_000
 """Characters at most of a reply that is shown again."""
+
+_TAG = re.compile(r"<(/?version-)", re.IGNORECASE)
+"""What would end a version, or begin another: in a version it is text."""
 
 STEPS = """
 Go through the versions one by one, in a few sentences each: what does it get right; what does it get wrong, or miss; do
@@ -67,8 +70,17 @@ def replaced(terms: Tournament, panels: Sequence[Panel]) -> frozenset[int]:
     """Judges whose seat somebody else has taken by now: those whose ballots could not be counted twice running."""
     if not substitutes(terms):
         return frozenset()
-    lost = [unheard(panel) for panel in panels]
-    return frozenset(judge for one, other in pairwise(lost) for judge in one & other)
+    return frozenset(judge for judge in range(terms.judges) if troubles(judge, panels))
+
+
+def troubles(judge: int, panels: Sequence[Panel]) -> int:
+    """How often a judge's ballots could not be counted twice running, each pass counted once."""
+    times = running = 0
+    for panel in panels:
+        running = running + 1 if judge in unheard(panel) else 0
+        if running == 2:
+            times, running = times + 1, 0
+    return times
 
 
 def substitutes(terms: Tournament) -> bool:
@@ -77,9 +89,8 @@ def substitutes(terms: Tournament) -> bool:
 
 
 def unheard(panel: Panel) -> set[int]:
-    """The judges of a panel of whom no ballot counts."""
-    heard = {ballot.judge for ballot in panel.ballots if ballot.ranking}
-    return {ballot.judge for ballot in panel.ballots} - heard
+    """The judges of a panel of whom a ballot is invalid. One that turned with the order has said something."""
+    return {ballot.judge for ballot in panel.ballots if not ballot.ranking}
 
 
 # ---- asking ----------------------------------------------------------------------------------------------------------
@@ -108,7 +119,8 @@ def _prompt(view: View, terms: Tournament, ballot: Ballot, texts: Mapping[str, s
         **_form(ballot),
     )
     versions = (
-        version(f"version-{label}", texts[name]) for name, label in zip(ballot.shown, ballot.labels, strict=True)
+        version(f"version-{label}", _TAG.sub(r"< \1", texts[name]))
+        for name, label in zip(ballot.shown, ballot.labels, strict=True)
     )
     counts = (
         f"version-{label} {len(texts[name].split())}" for name, label in zip(ballot.shown, ballot.labels, strict=True)
@@ -119,14 +131,18 @@ def _prompt(view: View, terms: Tournament, ballot: Ballot, texts: Mapping[str, s
 
 
 def _asked_for(terms: Tournament, judge: int, away: frozenset[int]) -> str:
-    """Who is asked for a seat: its own judge; the spare one, or that of the next seat, where that one is lost."""
+    """Who is asked for a seat: its own judge; the spare one, or that of the next seat that is well, where that one is
+    lost. A seat beyond those of a pass has whoever has the first.
+    """
     own = terms.seat(judge)
-    if judge not in away:
+    seats = {seat: terms.seat(seat) for seat in range(len(terms.seats) or terms.judges)}
+    well = [seat for seat in seats if seat not in away]
+    if judge not in away and (judge in seats or own in {seats[seat] for seat in well} or not away):
         return own
     if terms.spare:
         return SPARE
-    others = (terms.seat((judge + step) % terms.judges) for step in range(1, terms.judges))
-    return next((other for other in others if other != own), own)
+    after = sorted(well, key=lambda seat: (seat - judge) % len(seats))
+    return next((seats[seat] for seat in after if seats[seat] != own), own)
 
 
 def _lens(terms: Tournament, judge: int) -> str:

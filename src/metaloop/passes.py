@@ -307,7 +307,8 @@ def _ranked(ballot: Ballot) -> str:
 
 def _cell(text: str) -> str:
     """On one line of a table, as text."""
-    return "".join(f"\\{c}" if c in "|<>`*_[]\\" else c for c in " ".join(text.split()))
+    shown = "".join(c if c.isprintable() else " " for c in text)
+    return "".join(f"\\{c}" if c in "|<>`*_[]\\" else c for c in " ".join(shown.split()))
 
 
 # ---- for programs ----------------------------------------------------------------------------------------------------

@@ -761,16 +761,21 @@ def _reopen(study: Study, round: Round, place: int) -> None:
 
 def _abandon(study: Study, event: Abandoned) -> None:
     study.abandoned = event
-    if event.stage == "measure":  # what a panel is to judge was paid for: it goes on from there
-        asked = study.open[event.round].asked["measure"]
-        if event.reason == "proposer_failed":
-            _lost(study, asked)
-            asked.clear()
-        return
-    round = study.open.pop(event.round)
-    study.searched -= round.role == "search"
+    round = study.open[event.round]
+    asked = round.asked[event.stage]
     if event.reason == "proposer_failed":
-        _lost(study, round.asked[event.stage])
+        _lost(study, asked)
+    answered = any(isinstance(answer, Reply) and not answer.trouble for each in asked for answer in each.answers)
+    if event.stage == "measure" or (answered and event.reason == "proposer_failed"):
+        for exchange in asked:  # what was answered was paid for: it goes on from there
+            exchange.answers[:] = [None if _fatal(answer) else answer for answer in exchange.answers]
+        return
+    del study.open[event.round]
+    study.searched -= round.role == "search"
+
+
+def _fatal(answer: Reply | Result | None) -> bool:
+    return isinstance(answer, Reply) and answer.trouble == "fatal"
 
 
 def _forget_asks(study: Study, prompts_changed: bool = False, over: bool = False) -> None:

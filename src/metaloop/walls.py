@@ -67,6 +67,8 @@ def around(
         return None
     if step.name == "agent":
         return _agents(ground, cwd, directory)
+    if terms.tournament is not None:
+        return _versions(terms, own, ground, cwd, directory)
     if not terms.mutable:
         return _users(own, ground, step, cwd, directory)
     return _candidates(terms, own, ground, step, cwd, directory, linked)
@@ -83,6 +85,20 @@ def _users(own: Sandbox, ground: Ground, step: Step, cwd: str, directory: str) -
         network=own.network is not False,
         devices=own.devices is not False,
         scratch=None,
+    )
+
+
+def _versions(terms: Terms, own: Sandbox, ground: Ground, cwd: str, directory: str) -> Walls:
+    """What checks a version of a document, which a model wrote and which may be run: it sees that, and the files that
+    the command names.
+    """
+    named = (f"{ground.project}/{word}" for word in terms.sealed if word in terms.check)
+    return Walls(
+        read=(*ground.programs, *named, *ground.read),
+        write=(cwd, directory, *ground.write),
+        hidden=(*_unnamed(ground), *ground.hidden),
+        network=own.network is True,
+        devices=own.devices is True,
     )
 
 

@@ -4,6 +4,7 @@ What comes in is not trusted: what has the wrong type is unreadable where the an
 does not. What a provider adds to its replies (blocks of thought, kinds that are not known yet) is passed over.
 """
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol, TypeAlias, TypeVar
@@ -262,10 +263,20 @@ def _message(role: str, text: str) -> Body:
 
 def _decoded(data: bytes, kind: type[T]) -> T:
     try:
-        return msgspec.json.decode(data, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        try:
+            return msgspec.json.decode(data, type=kind)
+        except msgspec.DecodeError:
+            return msgspec.json.decode(_whole_letters(data), type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
         said = complaint(data)[0] or "nothing at all"
         raise Unreadable(f"a reply that cannot be read ({error}): {said}") from None
+
+
+def _whole_letters(data: bytes) -> bytes:
+    """JSON in which half a letter (a surrogate without its other) is a question mark: some models write such."""
+    if b"\\ud" not in data.lower():
+        return data
+    return json.dumps(json.loads(data), ensure_ascii=False).encode(errors="replace")
 
 
 def _joined(blocks: Iterable[_Block]) -> str:

@@ -355,7 +355,7 @@ def _answered(ask: _Ask, answer: Answer) -> Reply:
         return Reply(None, "empty", model, problem=f"{who}: an empty reply ({answer.finish})")
     if (size := len(answer.text.encode(errors="replace"))) > MOST_TEXT:
         return Reply(None, "oversize", model, problem=f"{who}: a reply of {size} bytes, more than {MOST_TEXT}")
-    return Reply(answer.text, answer.finish, model)
+    return Reply(answer.text.encode(errors="replace").decode(), answer.finish, model)  # no half of a letter
 
 
 def _unanswered(ask: _Ask, outcome: Never) -> Reply:

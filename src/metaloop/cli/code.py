@@ -11,14 +11,14 @@ from cyclopts import Parameter
 
 from metaloop.adapters.ledger import read_ledger
 from metaloop.cli.find import Opened, read
-from metaloop.cli.output import clean, say, tell
+from metaloop.cli.output import clean, say, tell, write_whole
 from metaloop.edits.diffs import diff as unified
 from metaloop.errors import UsageError
 from metaloop.events import Directed, Refused, Replied, Resumed
 from metaloop.records import passed, proof, row, unmade, untried
 from metaloop.study import Study, Trial
 from metaloop.terms import PATCHES
-from metaloop.values import Change, Params
+from metaloop.values import Change, Params, digest
 
 
 def diff(
@@ -80,6 +80,9 @@ def apply(
     if patch is not None:
         _write_patch(patch, difference(opened.study, Params({}), told.change), root)
         return 0
+    if opened.study.the_terms.tournament is not None:
+        tell(f"written: {clean(str(_document(opened.study, told.change, root, branch)))}")
+        return 0
     from metaloop.adapters.workspace import leaving, snapshots
 
     repo = folder / "base.git"
@@ -94,6 +97,24 @@ def apply(
     if told.change.values:
         say(f"to be run with: {clean(' '.join(f'{k}={v}' for k, v in told.change.values.items()))}")
     return 0
+
+
+def _document(study: Study, change: Change, root: Path, branch: str | None) -> Path:
+    """A version of a document, written over the one that the study began with, and over no other."""
+    rules = study.the_terms.tournament
+    assert rules is not None
+    path = root / rules.document
+    if branch is not None:
+        raise UsageError("--branch: expected a study of code, found one of a document; use --here, or --patch FILE")
+    try:
+        found = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path}: expected the document as it was when the study began: {error.strerror}") from None
+    if digest(found) != study.base[rules.document]:
+        raise UsageError(f"{path}: expected the document as it was when the study began; nothing is written over")
+    text = study.contents[(study.base | change.files)[rules.document]]
+    write_whole(path, text, newline="")
+    return path
 
 
 def wanted(opened: Opened, trial: Trial) -> str:

@@ -13,6 +13,9 @@ from metaloop.comparison import compared, told
 from metaloop.errors import UsageError
 from metaloop.terms import COMPARED
 
+CALLS, FINAL = 30, 7
+"""Calls of a strategy, and judges at the end, unless told otherwise."""
+
 
 def compare(
     files: Annotated[list[Path], Parameter(help="A document; or study files with policy.type repair, one a problem.")],
@@ -26,9 +29,9 @@ def compare(
             help=f"Once for each; all unless given. Documents: {', '.join(COMPARED)}. Code: {', '.join(STRATEGIES)}.",
         ),
     ] = None,
-    calls: Annotated[int, Parameter(help="Calls that each strategy may make on a document.")] = 30,
-    final_judges: Annotated[int, Parameter(help="Judges who rank what came of a document.")] = 7,
-    repeats: Annotated[int, Parameter(help="How often all of it is done to a document.")] = 1,
+    calls: Annotated[int | None, Parameter(help="Calls that each strategy may make on a document; 30.")] = None,
+    final_judges: Annotated[int | None, Parameter(help="Judges who rank what came of a document; 7.")] = None,
+    repeats: Annotated[int | None, Parameter(help="How often all of it is done to a document; once.")] = None,
     json: Json = False,
 ) -> int:
     """Compare strategies. The same command goes on where it was interrupted, and nothing is paid for twice.
@@ -38,7 +41,7 @@ def compare(
     that nobody was shown.
     """
     if any(file.suffix in (".yaml", ".yml") for file in files):
-        if options != Options():
+        if options != Options() or (calls, final_judges, repeats) != (None, None, None):
             raise UsageError("expected no options of documents for problems of code; all of that stands in their files")
         return problems(files, strategy, json)
     if len(files) != 1:
@@ -46,8 +49,12 @@ def compare(
             f"expected one document, or study files of problems, found {len(files)} files; compare one by one"
         )
     (document,) = files
-    rules = {"compare": list(strategy or COMPARED), "calls": calls, "final_judges": final_judges}
-    file = options.study(document, rules, repeats, f"{named(document)}-compared")
+    rules: dict[str, object] = {
+        "compare": list(strategy or COMPARED),
+        "calls": CALLS if calls is None else calls,
+        "final_judges": FINAL if final_judges is None else final_judges,
+    }
+    file = options.study(document, rules, 1 if repeats is None else repeats, f"{named(document)}-compared")
     ended, code = options.run(file, quiet=json)
     if json:
         written = str(options.out or document_at(ended.study, file.folder))

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
+from metaloop.cli.output import write_whole
 from metaloop.cli.run import driven, exit_code
 from metaloop.config import Outcome
 from metaloop.errors import UsageError
@@ -76,10 +77,14 @@ class Options:
 
     def study(self, document: Path, rules: dict[str, object], most: int, name: str) -> StudyFile:
         """The study of this document, with these rules besides, of so many passes at most."""
-        if self.out is not None and self.out.exists():
-            raise UsageError(f"--out: expected a new file, found one at {self.out}; nothing is written over")
+        if self.out is not None and not self.out.absolute().parent.is_dir():
+            raise UsageError(f"--out: expected a folder for it, found none at {self.out.absolute().parent}")
         if self.task is None:
             raise UsageError("expected what the document is for; add --task FILE")
+        if self.max_tokens is not None and self.max_tokens < 1:
+            raise UsageError(f"--max-tokens: expected 1 or more, found {self.max_tokens}")
+        if self.name is not None and not self.name.strip():
+            raise UsageError("--name: expected a name, found none")
         if self.profile == "paper" and not self.ground_truth:
             raise UsageError("--profile paper: expected the results that it is held to; add --ground-truth FILE")
         controller: dict[str, object] = {"max_iterations": most}
@@ -93,7 +98,7 @@ class Options:
             "require": list(self.require or ()), "strict_claims": self.strict_claims,
         }  # fmt: skip
         plain |= {"max_words": self.max_words} if self.max_words is not None else {}
-        plain |= {"check_cmd": shlex.split(self.check)} if self.check else {}
+        plain |= {"check_cmd": _words(self.check)} if self.check is not None else {}
         plain |= {} if self.json_schema is None else {"json_schema": str(self.json_schema.absolute())}
         raw = {
             "tournament": plain | rules,
@@ -105,22 +110,26 @@ class Options:
 
     def run(self, file: StudyFile, *, quiet: bool) -> tuple[Outcome, int]:
         """The study, to its end, and the document where it was asked for; with the exit code."""
+        if self.out is not None and self.out.exists() and not _same(self.out, document_in(file)):
+            raise UsageError(f"--out: expected a new file, found one at {self.out}; nothing is written over")
         ended = driven(file, quiet=quiet)
-        if self.out is not None:
-            with self.out.open("x", encoding="utf-8") as opened:
-                opened.write(text(ended.study))
+        if self.out is not None and ended.closed is not None:
+            write_whole(self.out, text(ended.study), newline="")
         return ended, exit_code(ended)
 
     def _players(self, document: Path) -> dict[str, object]:
         """Every role of a pass, and the seats that have somebody of their own."""
         usual = PAPER_TOKENS if self.profile == "paper" else TOKENS
         given = dict.fromkeys(PASS, self.model)
-        roles = (*PASS, *SEATS[1:], SPARE)
+        roles, named = (*PASS, *SEATS[1:], SPARE), set[str]()
         for word in self.role or []:
             role, equals, who = word.partition("=")
             if role not in roles or not equals or not who:
                 expected = f"{', '.join(PASS)}, judge2 to judge9 or {SPARE}"
                 raise UsageError(f"--role: expected {expected} and a model, as judge=NAME; found {word!r}")
+            if role in named:
+                raise UsageError(f"--role: expected each role once, found {role} twice")
+            named.add(role)
             given[role] = who
         if absent := [role for role, who in given.items() if who is None]:
             raise UsageError(f"expected who is {' and '.join(absent)}; add --model NAME, or --role {absent[0]}=NAME")
@@ -131,6 +140,32 @@ class Options:
             | ({"temperature": warmth[role]} if role in warmth else {})
             for role, who in given.items()
         }
+
+
+def document_in(file: StudyFile) -> Path:
+    """Where a study's folder has the document, as it was left."""
+    rules = file.terms.tournament
+    assert rules is not None
+    return file.folder / f"best{Path(rules.document).suffix or '.txt'}"
+
+
+def _same(one: Path, other: Path) -> bool:
+    """Whether a file is what this study wrote the last time."""
+    try:
+        return one.read_bytes() == other.read_bytes()
+    except OSError:
+        return False
+
+
+def _words(command: str) -> list[str]:
+    """The words of a command, as a shell has them."""
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise UsageError(f"--check: expected a command, found {command!r}: {error}") from None
+    if not words:
+        raise UsageError("--check: expected a command, found none")
+    return words
 
 
 def _size(document: Path) -> int:

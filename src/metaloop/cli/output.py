@@ -62,10 +62,10 @@ def tell_json(value: object) -> None:
     tell(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str, newline: str | None = None) -> None:
     """A file anew: whole or not at all, for whoever reads at this moment."""
     draft = path.with_name(f".{path.name}.tmp")
-    draft.write_text(text, encoding="utf-8")
+    draft.write_text(text, encoding="utf-8", newline=newline)
     draft.replace(path)
 
 

@@ -177,6 +177,8 @@ class Narrator:
                         self.say(f"      trial {trial}: {warning}", "yellow")
                 case Alerted(text):
                     self.warn(text)
+                case Directed(op="pause", by="panel", why=why) if self.quiet:
+                    say(f"metaloop: {clean(why)}; it waits for `metaloop steer {study.name} resume`", "yellow")
                 case Faulted(round, _, reason):
                     self.warn(f"round {round} begins anew: {reason}{_next_try(study, round, entry.at)}")
                 case Vanished(round):

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from metaloop.events import Alerted, Directed
 from metaloop.flow import Flow, conclude
-from metaloop.panels import RIVALS, A, asked, final, substitutes, unheard
+from metaloop.panels import RIVALS, A, asked, final, substitutes, troubles, unheard
 from metaloop.roles import Confirm, Measure, Measurement, Verdict
 from metaloop.study import Round, Study, Trial, View
 from metaloop.terms import Tournament
@@ -107,13 +107,15 @@ def failing(study: Study, round: Round) -> Sequence[Alerted | Directed]:
     rules = study.the_terms.tournament
     if round.panel is None or rules is None or not study.passes:
         return ()
-    lost = unheard(round.panel) & unheard(study.passes[-1].panel)
-    again = [judge for judge in sorted(lost) if not any(text.startswith(_judge(judge)) for text in study.alerts)]
+    before = [each.panel for each in study.passes]
     facts: list[Alerted | Directed] = []
-    for judge in again:
+    for judge in sorted(unheard(round.panel)):
+        times = troubles(judge, [*before, round.panel])
+        if times == troubles(judge, before) or times > (2 if substitutes(rules) else 1):
+            continue
         problem = next(each.problem for each in round.panel.ballots if each.judge == judge and each.problem)
         said = f"{_judge(judge)}: no ballot that counts in two passes running: {problem}"
-        if substitutes(rules):
+        if substitutes(rules) and times == 1:
             facts.append(Alerted(f"{said}; somebody else is asked from now on"))
         elif not round.panel.winner:
             facts.append(Alerted(f"{said}; ask another model"))

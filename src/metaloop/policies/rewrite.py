@@ -6,8 +6,10 @@ reason: the panel never sees it.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher
+from itertools import pairwise
 from random import Random
 from typing import NamedTuple
 
@@ -28,6 +30,9 @@ NOTHING = re.compile(r"\W*nothing\W*", re.IGNORECASE)
 
 SAME = 0.98
 """Versions that have at least so much in common, word by word, are the same one."""
+
+LONG = 4_000
+"""Words of two texts together from which on they are compared by pairs of words."""
 
 CORRECTIONS = 1
 """So often a reply that is no document is sent back with the reason."""
@@ -108,15 +113,18 @@ class Desk:
     """A document that is worked on: who is asked what about it, and what can be made of the replies.
 
     `salt`: tells the dice of one desk from those of another in the same round. `turn`: how often it was criticised
-    before, where that is not once a pass.
+    before, where that is not once a pass. `corrections`: so often a reply of one role may be sent back.
     """
 
-    def __init__(self, view: View, text: str, salt: str = "", turn: int | None = None) -> None:
+    def __init__(
+        self, view: View, text: str, salt: str = "", turn: int | None = None, corrections: int = CORRECTIONS
+    ) -> None:
         rules = view.terms.tournament
         assert rules is not None, "a tournament has rules"
         self.view, self.rules, self.text, self.salt = view, rules, text, salt
         self.first = view.code(Params({}))[rules.document]
         self.turn = len(view.passes) if turn is None else turn
+        self.corrections = min(corrections, CORRECTIONS)
 
     def dice(self, name: str) -> Random:
         return self.view.rng(f"{name}{self.salt and '/' + self.salt}")
@@ -209,7 +217,7 @@ class Desk:
     ) -> Flow[Draft]:
         """What is made of a reply; what cannot be read is asked for again, with the reason."""
         problem = ""
-        for left in reversed(range(1 + CORRECTIONS)):
+        for left in reversed(range(1 + self.corrections)):
             if reply.trouble:
                 raise ProposerError(f"{role}: {reply.problem}")
             by = f"{role}: {plain(reply.model, 80)}" if reply.model else role
@@ -224,10 +232,10 @@ class Desk:
                 answered = yield Prompt(role, (*messages[:2], Message("assistant", told), Message("user", again)))
                 assert isinstance(answered, Reply)
                 reply = answered
-        return refused(by, "unread", f"no document could be read, {1 + CORRECTIONS} times; the last: {problem}")
+        return refused(by, "unread", f"no document could be read; the last time: {problem}")
 
     def _judged(self, by: str, name: str, notes: str, text: str, known: Sequence[str]) -> Draft:
-        text = text.rstrip("\n") + "\n" if self.text.endswith("\n") else text.rstrip("\n")
+        text = self._as_before(text)
         if any(alike(text, other) for other in known):
             return refused(by, "same_text", f"{name} is the same as a version that there is already")
         if problem := self._misbuilt(text):
@@ -239,6 +247,14 @@ class Desk:
             return refused(by, "claims", f"{name} has {new}")
         why = "; ".join(part for part in (plain(notes, NOTES), new) if part) or "no notes"
         return Draft(by, why, text)
+
+    def _as_before(self, text: str) -> str:
+        """A version with the document's own line ends, and without a fence around it that the document has not."""
+        first, _, rest = text.partition("\n")
+        if first.startswith("```") and not self.text.lstrip().startswith("```") and rest.rstrip().endswith("\n```"):
+            text = rest.rstrip().removesuffix("```")
+        text = text.rstrip("\n") + "\n" if self.text.endswith("\n") else text.rstrip("\n")
+        return text.replace("\n", "\r\n") if "\r\n" in self.text else text
 
     def _misbuilt(self, text: str) -> str:
         """What of the study's rules a text breaks, the first of them; empty where it keeps all."""
@@ -266,7 +282,7 @@ def read(reply: Reply) -> tuple[str, str] | str:
     """An author's notes and document; or what is wrong with the reply."""
     if problem := unusable(reply):
         return problem
-    lines = (reply.text or "").splitlines()
+    lines = (reply.text or "").replace("\r\n", "\n").split("\n")
     marks = [line.strip().strip("*`# ") for line in lines]
     if (begin := next((at for at, line in enumerate(marks) if line == OPEN), None)) is None:
         return f"expected a line {OPEN}, found none"
@@ -280,12 +296,15 @@ def read(reply: Reply) -> tuple[str, str] | str:
 
 
 def alike(one: str, other: str) -> bool:
-    """Whether two texts are the same but for a word or two in a hundred; of long ones, judged line by line."""
+    """Whether two texts are the same but for a word or two in a hundred; of long ones, as far as pairs of neighbouring
+    words tell, for time grows with the square of what is compared word by word.
+    """
     a, b = (text.split() for text in (one, other))
     if a == b:
         return True
-    if len(a) + len(b) > 20_000:
-        a, b = one.splitlines(), other.splitlines()
+    if len(a) + len(b) > LONG:
+        pairs, others = Counter(pairwise(a)), Counter(pairwise(b))
+        return 2 * (pairs & others).total() >= SAME * (pairs.total() + others.total())
     matcher = SequenceMatcher(None, a, b, autojunk=False)
     return min(matcher.real_quick_ratio(), matcher.quick_ratio()) >= SAME and matcher.ratio() >= SAME
 

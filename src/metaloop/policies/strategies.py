@@ -6,7 +6,10 @@ keeps what it had until then, and says so.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from random import Random
 from typing import TypeAlias, TypeVar, cast
+
+from msgspec.structs import replace
 
 from metaloop.errors import ProposerError
 from metaloop.events import Reply
@@ -16,7 +19,7 @@ from metaloop.policies.rewrite import NOTHING, Desk, Draft, document, drafted
 from metaloop.roles import Propose
 from metaloop.study import View
 from metaloop.terms import Compared, Tournament
-from metaloop.values import Edit, Params, Proposal, Usage, digest
+from metaloop.values import Edit, Panel, Params, Proposal, Usage, digest
 
 T = TypeVar("T")
 
@@ -86,8 +89,15 @@ class _Try:
         except ProposerError as error:
             self.told = f"broken off: {error}"
 
-    def desk(self, turn: int = 0) -> Desk:
-        return Desk(self.view, self.text, f"{self.name} {self.meter.made}", turn)
+    def desk(self, turn: int = 0, needs: int = 1, asks: int = 1) -> Desk:
+        """`needs`: calls that have to be left for what comes; what is over may go into corrections of so many asks."""
+        spare = (self.meter.left - needs) // asks
+        return Desk(self.view, self.text, f"{self.name} {self.meter.made}", turn, max(0, spare))
+
+    def panel(self, texts: Mapping[str, str], dice: Random, share: int) -> Flow[Panel]:
+        """A panel with no more retries than this share of what is left can pay for."""
+        retries = min(self.rules.retries, max(0, share // ballots(self.rules) - 1))
+        return asked(self.view, replace(self.rules, retries=retries), texts, dice)
 
     def take(self, draft: Draft) -> None:
         self.text, self.by = draft.text, draft.by
@@ -137,7 +147,7 @@ def critique_revise(each: _Try) -> Flow[None]:
     """A critique and a revision, again and again; it never asks whether that was better."""
     revisions = 0
     while each.meter.left > 1:
-        desk = each.desk(revisions)
+        desk = each.desk(revisions, 2)
         critique = yield from each.meter.over(desk.criticised())
         if NOTHING.fullmatch(critique):
             each.told = f"{_times(revisions, 'revision')}, then the critic found nothing wrong"
@@ -163,6 +173,7 @@ def best_of_n(each: _Try) -> Flow[None]:
     replies = yield from each.meter.over(_asking((Prompt("author", messages),) * count))
     held = {FIRST: Draft("", "", each.text)}
     for number, reply in enumerate(replies, 1):
+        desk.corrections = min(1, max(0, each.meter.left - ballots(each.rules) * _panels(count + 1)))
         reading = desk.read("author", messages, reply, "the draft", [draft.text for draft in held.values()])
         draft = yield from each.meter.over(reading)
         if draft.refused is None:
@@ -180,13 +191,11 @@ def _heats(each: _Try, held: Mapping[str, Draft], names: Sequence[str]) -> Flow[
     lot = each.view.rng(f"heats {len(names)}").sample(list(names), len(names))
     heats = [lot[at : at + HEAT] for at in range(0, len(lot), HEAT)]
     contested = [heat for heat in heats if len(heat) > 1]
+    share = (each.meter.left - ballots(each.rules) * _panels(len(heats))) // max(1, len(contested))
     flows = [
-        asked(
-            each.view, each.rules, {name: held[name].text for name in heat},
-            each.view.rng(f"heat {len(names)} {number}"),
-        )
+        each.panel({name: held[name].text for name in heat}, each.view.rng(f"heat {len(names)} {number}"), share)
         for number, heat in enumerate(contested)
-    ]  # fmt: skip
+    ]
     panels = yield from each.meter.over(together(flows))
     won = [panel.winner or heat[0] for panel, heat in zip(panels, contested, strict=True)]
     return [*won, *(heat[0] for heat in heats if len(heat) == 1)]
@@ -215,13 +224,13 @@ def autoreason(each: _Try) -> Flow[None]:
     """Passes of a tournament, until it holds, or the calls are spent."""
     rules, winners = each.rules, list[str]()
     while each.meter.left >= 3 + ballots(rules):
-        desk = each.desk(len(winners))
+        desk = each.desk(len(winners), 3 + ballots(rules), 2)
         drafts = yield from each.meter.over(drafted(desk))
         named = {name: draft for name, draft in zip(RIVALS, drafts, strict=True) if draft.refused is None}
         won = A
         if named:
             texts = {A: each.text} | {name: draft.text for name, draft in named.items()}
-            panel = yield from each.meter.over(asked(each.view, rules, texts, desk.dice("panel")))
+            panel = yield from each.meter.over(each.panel(texts, desk.dice("panel"), each.meter.left))
             won = panel.winner
         elif any(draft.refused is not None and draft.refused.code != "same_text" for draft in drafts):
             won = ""

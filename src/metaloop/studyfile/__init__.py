@@ -427,7 +427,10 @@ def _of_document(raw: object) -> object:
     if not isinstance(raw, dict) or "tournament" not in raw:
         return raw
     policy, evaluation = raw.get("policy", {}), raw.get("evaluation", {})
-    given: Raw = {"objective": {"metric": "points", "direction": "max"}, "target": {"train_cmd": ["true"]}}
+    given: Raw = {
+        "objective": {"metric": "points", "direction": "max"},
+        "target": {"train_cmd": ["true"], "timeout_s": 120},
+    }
     if isinstance(policy, dict):
         given["policy"] = {"type": "rewrite", **policy}
     if isinstance(evaluation, dict):
@@ -625,7 +628,9 @@ def _tournament(document: schema.Document, fits: str) -> Tournament | None:
     from metaloop.ballots import margin, quorum  # of documents alone
 
     judges = keys.judges
-    seats = tuple(seat if seat in document.models else SEATS[0] for seat in SEATS[: judges.count])
+    plain = document.models.get("judge") or document.models.get("default")
+    own = {seat for seat in SEATS if seat in document.models and document.models.get(seat) != plain}
+    seats = tuple(seat if seat in own else SEATS[0] for seat in SEATS[: judges.count])
     return Tournament(
         PurePath(keys.document).as_posix(),
         keys.k,

@@ -29,6 +29,10 @@ MOST_DOCUMENT = 256 << 10
 """Bytes at most of a document: all of it is in most prompts of a pass."""
 
 
+MOST_TASK = 16_000
+"""Characters of a task at most: of a longer one nobody would be shown the middle."""
+
+
 def document_problem(path: Path) -> str | None:
     """Why a file is no document that can be improved; None where it is one."""
     if not is_file(path):
@@ -388,6 +392,8 @@ class Checks:
         yield from self._alone()
         if policy.program_file is None and self.sound("policy.program_file"):
             yield Fault(("policy", "program_file"), "expected what the document is for; add program_file: task.md")
+        if policy.program_file is not None and self.sound("policy.program_file"):
+            yield from self._task(self.base / policy.program_file)
         if not self.sound("tournament"):
             return
         if (problem := document_problem(self.base / rules.document)) is not None:
@@ -395,6 +401,13 @@ class Checks:
         for index, name in enumerate(rules.ground_truth):
             if (problem := document_problem(self.base / name)) is not None:
                 yield Fault(("tournament", "ground_truth", index), problem)
+        texts = {rules.document: ("tournament", "document")} | {
+            name: ("tournament", "ground_truth", index) for index, name in enumerate(rules.ground_truth)
+        }
+        if policy.program_file is not None:
+            texts[policy.program_file] = ("policy", "program_file")
+        beside = {os.path.relpath(self.base / name, self.base): at for name, at in texts.items()}
+        yield from self._seal({name: at for name, at in beside.items() if is_file(self.base / name)})
         for index, pattern in enumerate(rules.require):
             try:
                 re.compile(pattern)
@@ -409,6 +422,15 @@ class Checks:
             message = f"expected at most {rules.judges.count} (judges.count), found {rules.judges.quorum}"
             yield Fault(("tournament", "judges", "quorum"), message)
 
+    def _task(self, path: Path) -> Iterator[Fault]:
+        """What a document is for: a text, of which everybody is shown all."""
+        if (problem := document_problem(path)) is not None:
+            yield Fault(("policy", "program_file"), problem)
+        elif (size := len(path.read_text(encoding="utf-8"))) > MOST_TASK:
+            yield Fault(
+                ("policy", "program_file"), f"expected at most {MOST_TASK:,} characters, found {size:,}; shorten it"
+            )
+
     def _checking(self, rules: schema.TournamentKeys) -> Iterator[Fault]:
         """The command that versions have to pass, and the files that its words name: they stay as they are."""
         command, at = rules.check_cmd or [], ("tournament", "check_cmd")
@@ -420,9 +442,13 @@ class Checks:
             )
         if rules.compare:
             yield Fault(at, "expected none with compare, whose versions are not run; remove it")
-        faults: list[Fault] = []
         named = {os.path.normpath(word): at for word in command[1:] if is_file(self.base / word)}
-        self.sealed = self._hashes(Tree(self.base), named, faults)
+        yield from self._seal(named)
+
+    def _seal(self, named: Mapping[str, Place]) -> Iterator[Fault]:
+        """Files that are part of what the study is: another text would be another study."""
+        faults: list[Fault] = []
+        self.sealed |= self._hashes(Tree(self.base), named, faults)
         yield from faults
 
     def _fitting(self, rules: schema.TournamentKeys) -> Iterator[Fault]:
@@ -435,6 +461,9 @@ class Checks:
             return
         try:
             self.document_schema = json.dumps(json.loads(path.read_text(encoding="utf-8")), sort_keys=True)
+        except RecursionError:
+            yield Fault(at, "expected a JSON schema, found it nested too deeply")
+            return
         except ValueError as error:
             yield Fault(at, f"expected a JSON schema, found no JSON: {error}")
             return
