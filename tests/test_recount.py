@@ -520,3 +520,12 @@ def test_the_example_in_the_docs_is_what_the_command_prints(capsys, monkeypatch)
     docs = (ROOT / "docs/documents.md").read_text()
     out = lines(capsys, "examples/recount").rstrip()
     assert "\n".join(f"    {line}".rstrip() for line in out.splitlines()) in docs
+
+
+def test_of_a_run_of_which_nothing_can_be_read_nothing_is_said(tmp_path: Path, capsys) -> None:
+    for number in (1, 2):
+        (tmp_path / f"pass_{number:02}").mkdir()
+        (tmp_path / f"pass_{number:02}/result.json").write_text("[")
+    out = lines(capsys, str(tmp_path))
+    assert "Nothing could be read, and nothing can be said" in out
+    assert "No differences" not in out

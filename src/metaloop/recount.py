@@ -311,10 +311,11 @@ def _convergence(
 
 
 def _by_lot(passes: Sequence[Pass], rules: Rules) -> Iterator[str]:
-    """What chance would have done, where the panels are of one size and small."""
+    """What chance would have done, where all panels had three versions and as many judges, and not too many."""
     judges = {one.asked for one in passes if one.asked}
     won = [one.winner for one in passes if one.status == "decided"]
-    if won and len(judges) == 1 and max(judges) <= FEW_JUDGES:
+    three = all(len(one.names) == len(NAMES) for one in passes if one.asked)
+    if won and three and len(judges) == 1 and max(judges) <= FEW_JUDGES:
         yield f"{chance(max(judges), rules)}; here it won {won.count(NAMES[0])} of {len(won)} by ballots."
 
 

@@ -336,7 +336,10 @@ def _lines(one: Told) -> Iterator[str]:
         yield f"  not counted: {' '.join(problem.split())}"
     if one.run is not None:
         odd = [each.number for each in one.run.passes if each.differs]
-        yield f"  {_differences(one.run.differs)}" + (f", in {listed(odd)}" if odd else "")
+        sources = {ballot.source for each in one.run.passes for ballot in each.ballots}
+        read = bool(sources - {"none"}) or not one.problems
+        said = _differences(one.run.differs) if read else "Nothing could be read, and nothing can be said"
+        yield f"  {said}" + (f", in {listed(odd)}" if odd else "")
     yield ""
 
 
